@@ -8,6 +8,7 @@ STOP_GRADIENT = "stop_gradient"
 CAST = "convert_element_type"
 WHILE, SCAN, COND = "while", "scan", "cond"
 CUSTOM_VJP = "custom_vjp_call"
+CUSTOM_LINEAR = "custom_lin"  # what the rule of one makes of tangents
 OF_EACH_ROW = "of_each_row"  # edbatch's own
 SLICE = "slice"
 PAD = "pad"

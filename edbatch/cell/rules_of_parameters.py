@@ -8,7 +8,7 @@ gradient is taken, what such a rule reads is made to depend on an input of the c
 which costs a copy of it for each batch row, and nothing where all rules are linear.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from edbatch.cell.jaxpr import (
     contains,
     dtype_of,
     equations_of,
+    has_rule_of_jvp,
     inner_bodies,
     is_float,
     name_of,
@@ -38,7 +39,7 @@ from edbatch.cell.jaxpr import (
     variables,
 )
 from edbatch.cell.linearity import is_linear
-from edbatch.cell.primitives import CUSTOM_VJP
+from edbatch.cell.primitives import CUSTOM_LINEAR, CUSTOM_VJP
 from edbatch.cell.type_call import trace_settings, traced_type
 from edbatch.errors import CellError
 from edbatch.graph.node_type import NodeType
@@ -120,7 +121,7 @@ def _read_by_rules(graph: CellGraph) -> dict[int, list[Var]]:
     Rules on no way from a parameter to an output are left out.
     """
     eqns = equations_of(graph.nodes)
-    suspects = [each for each in eqns if contains(each, CUSTOM_VJP)]
+    suspects = [each for each in eqns if _applies_rule(each)]
     found: dict[int, list[Var]] = {}
     if not suspects:
         return found
@@ -149,12 +150,12 @@ def _of_rules(eqn: JaxprEqn, of_row: Collection[Var]) -> set[Var]:
     Returns:
         Some of its inputs; more than need be where that cannot be told.
     """
-    if name_of(eqn) == CUSTOM_VJP:
+    if name_of(eqn) == CUSTOM_VJP or has_rule_of_jvp(eqn):
         read = set(variables(eqn.invars))
         return read if read.isdisjoint(of_row) and not _is_linear(eqn) else set()
     found: set[Var] = set()
     for body in inner_bodies(eqn):
-        if any(contains(each, CUSTOM_VJP) for each in body.equations):
+        if any(map(_applies_rule, body.equations)):
             found |= _of_rules_inside(eqn, body, of_row)
     return found
 
@@ -182,7 +183,7 @@ def _of_rules_inside(eqn: JaxprEqn, body: Body, of_row: Collection[Var]) -> set[
             sources[before] |= sources.get(after, set())
     found: set[Var] = set()
     for each in body.equations:
-        if contains(each, CUSTOM_VJP):
+        if _applies_rule(each):
             for var in _of_rules(each, rows):
                 found.update(variables(outer[own] for own in sources.get(var, ())))
     return set(filter(is_float, found))
@@ -198,24 +199,41 @@ def _carried(eqn: JaxprEqn, body: Body) -> list[tuple[Var, Var]]:
     return [(before, after) for before, after in pairs if isinstance(after, Var)]
 
 
+def _applies_rule(eqn: JaxprEqn) -> bool:
+    """Whether the derivative of an equation runs a rule of `jax.custom_vjp`."""
+    if name_of(eqn) == CUSTOM_VJP:
+        return True
+    if has_rule_of_jvp(eqn):
+        inputs = list(dict.fromkeys(variables(eqn.invars)))
+
+        def push(arrays: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
+            function, own = _of_floats(eqn, inputs, arrays)
+            return jax.jvp(function, own, tuple(tangents))[1]
+
+        specs = [_spec(each) for each in inputs]
+        tangents = [_spec(each) for each in inputs if is_float(each)]
+        try:
+            body, _ = trace(push, specs, tangents)
+        except Exception:  # is raised where the gradient is taken
+            return True
+        return any(
+            contains(each, CUSTOM_VJP) or contains(each, CUSTOM_LINEAR)
+            for each in body.equations
+        )
+    return any(
+        _applies_rule(each) for body in inner_bodies(eqn) for each in body.equations
+    )
+
+
 def _is_linear(eqn: JaxprEqn) -> bool:
     """Whether a rule is linear in the cotangent; False if that cannot be told."""
     if asks_for_zeros(eqn):
         return False
     inputs = list(dict.fromkeys(variables(eqn.invars)))
-    function = as_function(inputs, [eqn], eqn.outvars)
-    floats = [is_float(each) for each in inputs]
 
     def pull(arrays: Sequence[Any], bars: Sequence[Any]) -> list[Any]:
-        def of_floats(*own: Any) -> list[Any]:
-            rest = iter(own)
-            pairs = zip(arrays, floats, strict=True)
-            results = function(*(next(rest) if k else x for x, k in pairs))
-            kinds = map(is_float, eqn.outvars)
-            return [x for x, k in zip(results, kinds, strict=True) if k]
-
-        own = [x for x, k in zip(arrays, floats, strict=True) if k]
-        return list(jax.vjp(of_floats, *own)[1](list(bars)))
+        function, own = _of_floats(eqn, inputs, arrays)
+        return list(jax.vjp(function, *own)[1](list(bars)))
 
     bars = [_spec(each) for each in eqn.outvars if is_float(each)]
     try:
@@ -223,6 +241,32 @@ def _is_linear(eqn: JaxprEqn) -> bool:
     except Exception:  # is raised where the gradient is taken
         return False
     return is_linear(body, constant=len(inputs))
+
+
+def _of_floats(
+    eqn: JaxprEqn, inputs: Sequence[Var], arrays: Sequence[Any]
+) -> tuple[Callable[..., list[Any]], tuple[Any, ...]]:
+    """An equation as a function of its floating inputs, and what these are.
+
+    Args:
+        eqn: The equation.
+        inputs: Its inputs, each once.
+        arrays: What they are.
+
+    Returns:
+        A function that returns the floating results, and its arguments.
+    """
+    function = as_function(inputs, [eqn], eqn.outvars)
+    floats = [is_float(each) for each in inputs]
+
+    def of_floats(*own: Any) -> list[Any]:
+        rest = iter(own)
+        pairs = zip(arrays, floats, strict=True)
+        results = function(*(next(rest) if k else x for x, k in pairs))
+        kinds = map(is_float, eqn.outvars)
+        return [x for x, k in zip(results, kinds, strict=True) if k]
+
+    return of_floats, tuple(x for x, k in zip(arrays, floats, strict=True) if k)
 
 
 def _spec(var: Var) -> jax.ShapeDtypeStruct:

@@ -368,6 +368,63 @@ def test_a_cell_of_parameters_alone_is_refused():
         jax.grad(lambda p: sum(map(jnp.sum, batched(p, INSTANCES))))(PARAMS)
 
 
+def of_tangents(apply):
+    """A function of `jax.custom_jvp` whose rule applies another one."""
+    function = jax.custom_jvp(jnp.tanh)
+    function.defjvp(lambda x, t: jax.jvp(lambda b: apply(jnp.tanh(b)), x, t))
+    return function
+
+
+@pytest.mark.parametrize("name", ["clipped", "moved", "sign"])
+def test_a_rule_of_tangents_that_applies_one(name):
+    apply = of_tangents(rule(NOT_LINEAR[name]))
+
+    def combine(params, x):
+        return apply(params["b"]) * x
+
+    assert parted(combine, PARAMS, (SPEC,)) == 1
+    check_or_refuse(combine)
+
+
+def check_or_refuse(function):
+    """JAX 0.10 cannot differentiate such a rule under `jax.vmap`."""
+    try:
+        check(eb.cell(function), PARAMS, INSTANCES)
+    except eb.CellError as error:
+        assert "can't apply forward-mode autodiff" in str(error)
+        with pytest.raises(TypeError, match="forward-mode"):
+            jax.grad(lambda b: jax.vmap(lambda b: function({"b": b}, b))(b).sum())(
+                jnp.stack(INSTANCES)
+            )
+
+
+def test_a_rule_of_tangents_inside_a_loop():
+    apply = of_tangents(clipped)
+
+    def combine(params, x):
+        step = lambda h, y: (jnp.tanh(h + apply(params["b"]) * y), None)  # noqa: E731
+        return lax.scan(step, x, x)[0]
+
+    check_or_refuse(combine)
+
+
+@pytest.mark.parametrize(
+    "apply",
+    [
+        of_tangents(rule(LINEAR["masked"])),
+        of_tangents(jnp.sin),
+        jax.nn.relu,
+        jax.nn.silu,
+        jax.nn.logsumexp,
+    ],
+)
+def test_rules_of_tangents_that_are_linear(apply):
+    def combine(params, x):
+        return apply(params["b"]) * x
+
+    assert parted(combine, PARAMS, (SPEC,)) == 0
+
+
 def test_a_rule_that_cannot_be_traced_counts_as_not_linear():
     apply = rule(lambda x, g: g if g.sum() > 0 else -g)
 
