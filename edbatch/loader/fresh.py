@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from edbatch.errors import LoaderError
 from edbatch.graph.call_memory import CallMemory
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.recorder import record
@@ -37,12 +38,36 @@ class DataSource:
 
         Returns:
             The instance.
+
+        Raises:
+            LoaderError: There is none.
         """
-        instance = self.instances[number]
+        instance = check_present(self.instances[number], number)
         if self.transform is None:
             return instance
         rng = np.random.default_rng([self.seed, epoch, number])
         return self.transform(instance, rng)
+
+
+def check_present(instance: Any, number: int) -> Any:
+    """Refuses the place of an instance that was left out.
+
+    Args:
+        instance: What a data set has at a number.
+        number: The number.
+
+    Returns:
+        The instance.
+
+    Raises:
+        LoaderError: It is None.
+    """
+    if instance is None:
+        raise LoaderError(
+            f"instance {number} of the data set is None; usually a filter left it out,"
+            " whose places Grain's MapDataset keeps; pass a list of what is left"
+        )
+    return instance
 
 
 class InstanceRecorder:

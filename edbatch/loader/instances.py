@@ -14,7 +14,12 @@ from edbatch.errors import LoaderError, shown
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.portable_graph import GraphUnpacker, PackedGraph
 from edbatch.graph.type_table import TypeTable
-from edbatch.loader.fresh import DataSource, InstanceRecorder, Transform
+from edbatch.loader.fresh import (
+    DataSource,
+    InstanceRecorder,
+    Transform,
+    check_present,
+)
 from edbatch.loader.prefetch import map_ahead
 from edbatch.loader.processes import Ticket, Workers
 from edbatch.loader.state import FRESH, digest
@@ -106,7 +111,7 @@ def _read(instances: Any, number: int) -> Any:
     """Reads an instance of a data set; what is raised names it."""
     note = f"while reading instance {number} of the data set"
     try:
-        return instances[number]
+        return check_present(instances[number], number)
     except StopIteration as error:  # would end what iterates over the data
         found = RuntimeError("reading a data set raised StopIteration")
         found.add_note(note)

@@ -419,3 +419,20 @@ def test_data_that_repeats_without_end_is_refused(params, keep):
     message = r"this one, Endless\(\), says that it has 9,223,.* leave that out"
     with pytest.raises(eb.LoaderError, match=message):
         batched.loader(Endless(), batch_size=4, keep=keep)
+
+
+class Filtered:
+    """As a data set of Grain from which a filter took an instance."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, number):
+        return None if number == 1 else ((1, 2), 3)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_an_instance_that_a_filter_took_is_refused(params, keep):
+    batched = eb.batch(encode, sizes=SIZES, params=params)
+    with pytest.raises(eb.LoaderError, match="instance 1 of the data set is None; usu"):
+        list(batched.loader(Filtered(), batch_size=3, keep=keep))
