@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from edbatch.arguments import check_type, list_of
 from edbatch.envs.observation import action_masks, observation_space, observe
 from edbatch.errors import PolicyError
 from edbatch.graph.node_type import TypeKey
@@ -67,7 +68,7 @@ class AgentPolicy:
 
     Raises:
         PolicyError: The agent cannot be asked with masks, or was trained for another
-            number of types.
+            number of types; or the types are none.
 
     Example:
         >>> class Largest:
@@ -84,7 +85,11 @@ class AgentPolicy:
     name: str = "agent"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "type_keys", tuple(self.type_keys))
+        keys = list_of(PolicyError, "type_keys of an AgentPolicy", self.type_keys)
+        for each in keys:
+            what = "a TypeKey, as in env.unwrapped.type_keys"
+            check_type(PolicyError, "each type of an AgentPolicy", each, TypeKey, what)
+        object.__setattr__(self, "type_keys", tuple(keys))
         _check_agent(self.agent, len(self.type_keys))
 
     def __repr__(self) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from edbatch.arguments import check_number
 from edbatch.errors import PlanError, shown
 from edbatch.graph.dataflow_graph import MISSING
 from edbatch.graph.node_type import TypeKey
@@ -37,11 +38,16 @@ def sample_tree_structure(
     Returns:
         A graph of the types `leaf`, `classify` and `compose` or `compose0`, ….
 
+    Raises:
+        PlanError: A number is out of range.
+
     Example:
         >>> graph = sample_tree_structure(np.random.default_rng(0), kinds=2)
         >>> [str(key) for key in graph.type_keys]
         ['leaf/0', 'classify/1', 'compose0/2', 'compose1/2']
     """
+    _check_sizes("trees", instances=instances)
+    _check_sizes("trees", least=1, max_leaves=max_leaves, kinds=kinds)
     names = ["compose"] if kinds == 1 else [f"compose{k}" for k in range(kinds)]
     keys = (
         TypeKey("leaf", "", 0),
@@ -87,11 +93,18 @@ def sample_lattice_structure(
     Returns:
         A graph of the types `character` (by arity), `word` and `out`.
 
+    Raises:
+        PlanError: A number is out of range.
+
     Example:
         >>> graph = sample_lattice_structure(np.random.default_rng(0), max_words=1)
         >>> [str(key) for key in graph.type_keys]
         ['word/1', 'out/1', 'character/0', 'character/1', 'character/2']
     """
+    _check_sizes("lattices", instances=instances, max_words=max_words)
+    _check_sizes("lattices", least=1, max_characters=max_characters)
+    what = "words_per_character of lattices"
+    check_number(PlanError, what, words_per_character, 0)
     arities = range(max_words + 2)
     keys = (
         TypeKey("word", "", 1),
@@ -142,10 +155,16 @@ def sample_dag_structure(
     Returns:
         The graph.
 
+    Raises:
+        PlanError: A number is out of range.
+
     Example:
         >>> sample_dag_structure(np.random.default_rng(0), nodes=5).num_nodes
         5
     """
+    _check_sizes("graphs", instances=instances, nodes=nodes, max_arity=max_arity)
+    _check_sizes("graphs", least=1, types=types if arities is None else len(arities))
+    check_number(PlanError, "missing of graphs", missing, 0)
     if arities is None:
         arities = [int(each) for each in rng.integers(max_arity + 1, size=types)]
     keys = tuple(TypeKey(f"cell{t}", "", arity) for t, arity in enumerate(arities))
@@ -163,6 +182,11 @@ def sample_dag_structure(
             graph.append((t, operands))
         graphs.append(graph)
     return join_instances(keys, graphs)
+
+
+def _check_sizes(what: str, least: int = 0, **sizes: object) -> None:
+    for name, value in sizes.items():
+        check_number(PlanError, f"{name} of {what}", value, least, whole=True)
 
 
 def join_instances(

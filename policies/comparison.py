@@ -60,7 +60,8 @@ def meets_bounds(policy: Policy, structures: Sequence[GraphStructure]) -> bool:
         Whether each of its schedules meets the lower bound.
 
     Raises:
-        PolicyError: A policy of one's own returned what is no schedule of a minibatch.
+        PolicyError: The minibatches are no list of structures, or a policy of one's
+            own returned what is no schedule of one.
 
     Example:
         >>> from edbatch.policies import Greedy
@@ -70,8 +71,9 @@ def meets_bounds(policy: Policy, structures: Sequence[GraphStructure]) -> bool:
         >>> meets_bounds(Greedy(), [tree("(((a)b)c((a)c)b)d")])
         False
     """
+    given = structures_of(PolicyError, "the minibatches", structures)
     return all(
-        _schedule(policy, each).num_batches == lower_bound(each) for each in structures
+        _schedule(policy, each).num_batches == lower_bound(each) for each in given
     )
 
 

@@ -7,7 +7,9 @@ that type as the path has of them. Summed over types: no schedule has fewer batc
 
 import numpy as np
 
+from edbatch.errors import PlanError
 from edbatch.graph.structure import GraphStructure
+from edbatch.graph.structure_arguments import check_structure
 from edbatch.kernel import kernel
 
 
@@ -20,11 +22,15 @@ def longest_chains(structure: GraphStructure) -> np.ndarray:
     Returns:
         ``[T] int32``. For independent graphs run together it is the maximum of theirs.
 
+    Raises:
+        PlanError: It is no graph.
+
     Example:
         >>> from edbatch.schedule.examples import chain
         >>> longest_chains(chain("abab")).tolist()
         [2, 2]
     """
+    check_structure(PlanError, "what has a lower bound", structure)
     return _longest_chains(
         structure.node_type,
         structure.operand_start,
@@ -41,6 +47,9 @@ def lower_bound(structure: GraphStructure) -> int:
 
     Returns:
         The sum of `longest_chains`.
+
+    Raises:
+        PlanError: It is no graph.
 
     Example:
         >>> from edbatch.schedule.examples import chain

@@ -1,6 +1,7 @@
 """The protocol of policies, which schedule graphs."""
 
 from dataclasses import replace
+from functools import wraps
 from operator import index
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from edbatch.errors import PolicyError, shown
 from edbatch.graph.structure import GraphStructure
+from edbatch.graph.structure_arguments import check_structure
 from edbatch.schedule.frontier import (
     FrontierState,
     frontier_size,
@@ -211,6 +213,7 @@ def schedules_are_valid(policy_class: PolicyClass) -> PolicyClass:
     """Marks a class of policies whose schedules need no check; not its subclasses.
 
     Those of a policy that wraps another, its attribute `policy`, are as valid as this.
+    What it is asked to schedule is checked instead: compiled code trusts it.
 
     Args:
         policy_class: The class.
@@ -218,6 +221,15 @@ def schedules_are_valid(policy_class: PolicyClass) -> PolicyClass:
     Returns:
         The class.
     """
+    schedule = policy_class.schedule  # type: ignore[attr-defined]
+
+    @wraps(schedule)
+    def checked(self: Any, structure: GraphStructure) -> Schedule:
+        check_structure(PolicyError, "what a policy schedules", structure)
+        found: Schedule = schedule(self, structure)
+        return found
+
+    policy_class.schedule = checked  # type: ignore[attr-defined]
     setattr(policy_class, _MARK, True)
     return policy_class
 

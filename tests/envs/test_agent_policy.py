@@ -194,6 +194,12 @@ def test_an_agent_without_predict_is_refused():
         AgentPolicy(object(), GRAPH.type_keys)
 
 
+@pytest.mark.parametrize("keys", [3, "leaf", [3], None])
+def test_types_that_are_none_are_refused(keys):
+    with pytest.raises(PolicyError, match=r"(type_keys|each type) of an AgentPolicy"):
+        AgentPolicy(Ratio(), keys)
+
+
 def test_an_agent_without_masks_is_refused():
     class Unmasked:
         def predict(self, observation, state=None, deterministic=False):

@@ -111,3 +111,39 @@ def test_what_is_no_graph_is_refused(instances, message):
 def test_operands_may_be_missing():
     graph = join_instances((LEAF, PAIR), [[(0, []), (1, [MISSING, 0])]])
     assert Greedy().schedule(graph).num_batches == 2
+
+
+@pytest.mark.parametrize(
+    ("sampler", "options", "message"),
+    [
+        (sample_tree_structure, {"max_leaves": 0}, "max_leaves of trees is a whole n"),
+        (
+            sample_tree_structure,
+            {"kinds": 0},
+            "kinds of trees is .* 1 or more",
+        ),
+        (
+            sample_tree_structure,
+            {"instances": -1},
+            "instances of trees .* 0 or more",
+        ),
+        (sample_lattice_structure, {"max_characters": 0}, "max_characters of lattices"),
+        (
+            sample_lattice_structure,
+            {"max_words": 1.5},
+            "max_words of lattices is a w",
+        ),
+        (
+            sample_lattice_structure,
+            {"words_per_character": float("nan")},
+            "words_per_character of lattices is a finite number, 0 or more, but this",
+        ),
+        (sample_dag_structure, {"types": 0}, "types of graphs is a whole number, 1 or"),
+        (sample_dag_structure, {"arities": []}, "types of graphs is .* but this is 0"),
+        (sample_dag_structure, {"nodes": "5"}, "nodes of graphs is a whole number, 0"),
+        (sample_dag_structure, {"missing": -1}, "missing of graphs is a finite number"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(sampler, options, message):
+    with pytest.raises(PlanError, match=message):
+        sampler(np.random.default_rng(0), **options)

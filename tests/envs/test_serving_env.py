@@ -6,7 +6,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from edbatch.envs import ServingEnv, sample_library, sample_tree_structure
-from edbatch.errors import PlanError
+from edbatch.errors import PlanError, PolicyError
 from edbatch.policies.serving import (
     Trace,
     affine_costs,
@@ -226,3 +226,9 @@ def test_without_a_render_mode_nothing_is_drawn():
     env = ServingEnv()
     env.reset(seed=0)
     assert env.render() is None
+
+
+@pytest.mark.parametrize("sampler", [lambda rng: 3, lambda rng: None])
+def test_a_sampler_of_no_graphs_is_refused(sampler):
+    with pytest.raises(PolicyError, match="number 0 of the graphs of a library is the"):
+        sample_library(sampler, 2, 0)

@@ -97,3 +97,9 @@ def test_a_schedule_that_leaves_nodes_out_is_not_compared(policy):
         compare([Depth(), policy], structures)
     with pytest.raises(PolicyError, match=message):
         meets_bounds(policy, structures)
+
+
+@pytest.mark.parametrize("structures", [3, [3], None])
+def test_bounds_of_what_is_no_graph(structures):
+    with pytest.raises(PolicyError, match=r"the minibatches|number 0 of the min"):
+        meets_bounds(Depth(), structures)

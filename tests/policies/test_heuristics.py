@@ -10,7 +10,16 @@ from schedule_oracles import (
     greedy_batches,
 )
 
-from edbatch.policies import Agenda, AgendaRemaining, Depth, Greedy
+from edbatch.errors import PolicyError
+from edbatch.policies import (
+    Agenda,
+    AgendaRemaining,
+    BeamSearch,
+    BestOfHeuristics,
+    Depth,
+    Greedy,
+    get_policy,
+)
 from edbatch.schedule import check_schedule, lower_bound
 from edbatch.schedule.examples import tree
 
@@ -77,3 +86,19 @@ def test_agenda_looks_at_all_nodes_of_a_type_and_not_at_those_that_remain():
     kinds = {p.name: p.schedule(structure).batch_type.tolist() for p, _ in ORACLES}
     assert kinds["agenda"] == [b, b, a, b, a]
     assert kinds["agenda-remaining"] == [b, a, b, a]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        *(policy for policy, _ in ORACLES),
+        BeamSearch(Greedy()),
+        BestOfHeuristics(Greedy()),
+        get_policy("zoo:lattice-lstm"),
+    ],
+)
+@pytest.mark.parametrize("given", [3, None, [tree("(ab)c")]])
+def test_what_is_no_graph_is_refused(policy, given):
+    message = r"what a policy schedules is the structure of a minibatch, but this is .*"
+    with pytest.raises(PolicyError, match=message + r"batched.graph\(instances\)"):
+        policy.schedule(given)

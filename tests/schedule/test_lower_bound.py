@@ -4,6 +4,7 @@ from hypothesis import given
 from random_graphs import all_graphs, build, graphs, long_chain
 from schedule_oracles import Naive, brute_lower_bound, fewest_batches
 
+from edbatch.errors import PlanError
 from edbatch.schedule import longest_chains, lower_bound
 from edbatch.schedule.examples import chain, from_operands, tree
 
@@ -61,3 +62,9 @@ def test_types_without_nodes_count_nothing():
 
 def test_a_deep_chain():
     assert longest_chains(long_chain(100_000, 4)).tolist() == [25_000] * 4
+
+
+@pytest.mark.parametrize("count", [longest_chains, lower_bound])
+def test_what_is_no_graph_is_refused(count):
+    with pytest.raises(PlanError, match="what has a lower bound is the structure of a"):
+        count(3)

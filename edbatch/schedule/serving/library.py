@@ -9,6 +9,7 @@ import numpy as np
 from edbatch.errors import PolicyError
 from edbatch.graph.node_type import TypeKey
 from edbatch.graph.structure import GraphStructure
+from edbatch.graph.structure_arguments import structures_of
 from edbatch.schedule.frontier import start_frontier
 from edbatch.schedule.sufficient_condition import start_heads
 
@@ -52,9 +53,10 @@ class InstanceLibrary:
             The library.
 
         Raises:
-            PolicyError: There is none, one has no nodes, or they are of other types.
+            PolicyError: There is none, one is no graph or has no nodes, or they are of
+                other types.
         """
-        structures = list(structures)
+        structures = structures_of(PolicyError, "the graphs of a library", structures)
         if not structures:
             raise PolicyError(
                 "requests are drawn from one instance or more but there is none; give"
