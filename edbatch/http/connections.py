@@ -13,6 +13,8 @@ import time
 from collections.abc import Collection
 from typing import Any
 
+import h11
+
 # Not httptools, where that is installed: it bounds no head, drops the body of a request
 # that asks for another protocol, and of requests in a row tells only the last one that
 # the client has hung up.
@@ -30,8 +32,12 @@ except ImportError:  # on Windows
     _OUTPUT_QUEUE = None
 
 _HEAD_S = 30.0
+_HEAD_BYTES = 65_536
 _LOOK_S = 2.0
+_LINGER_S = 2.0
 _OWN_FILES = 100  # for what the process opens itself
+_MOST_PIECES = 10_000  # of a body; each takes the event loop some 20 µs
+_PIECE_BYTES = 64  # of a longer body, which may have more
 
 
 def most_connections() -> int:
@@ -63,6 +69,12 @@ def connection_class(most: int) -> type[Any]:
     """
 
     class Connection(H11Protocol):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.ignores = False
+            most = self.config.h11_max_incomplete_event_size
+            self.conn = _Parser(h11.SERVER, most or _HEAD_BYTES)
+
         def connection_made(self, transport: Any) -> None:
             self.waits_since = time.monotonic()
             self.unread = 0, self.waits_since
@@ -84,12 +96,59 @@ def connection_class(most: int) -> type[Any]:
 
         def send_400_response(self, msg: str) -> None:
             client = (self.client or ("", 0))[0]
+            error = sys.exception()
             # Not what was sent, which follows.
-            reason, _, _ = str(sys.exception() or msg).partition(":")
+            reason, _, _ = str(error or msg).partition(":")
             say("no HTTP request", logging.WARNING, client=client, reason=reason)
-            super().send_400_response(msg)
+            if isinstance(error, _TooManyPieces):
+                self._refuse_pieces(str(error))
+            else:
+                super().send_400_response(msg)
+
+        def _refuse_pieces(self, told: str) -> None:
+            """Answers, and throws away what comes, so that the client reads that."""
+            self.ignores = True
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            self.transport.write(
+                b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8"
+                b"\r\nConnection: close\r\n\r\n" + told.encode()
+            )
+            self.transport.write_eof()
+            self.flow.resume_reading()
+            self.loop.call_later(_LINGER_S, self.transport.close)
+
+        def data_received(self, data: bytes) -> None:
+            if not self.ignores:
+                super().data_received(data)
 
     return Connection
+
+
+class _TooManyPieces(h11.RemoteProtocolError):
+    pass
+
+
+class _Parser(h11.Connection):
+    """Refuses a body that comes in very many pieces, such as chunks of one byte.
+
+    To read a megabyte of them would keep everybody else waiting for seconds.
+    """
+
+    _pieces = _bytes = 0
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        if isinstance(event, h11.Data):
+            self._pieces += 1
+            self._bytes += len(event.data)
+            if self._pieces > _MOST_PIECES + self._bytes // _PIECE_BYTES:
+                raise _TooManyPieces(
+                    "the body comes in too many pieces; send larger chunks"
+                )
+        elif isinstance(event, h11.Request):
+            self._pieces = self._bytes = 0
+        return event
 
 
 def _unread(transport: asyncio.Transport) -> int:

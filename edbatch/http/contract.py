@@ -15,7 +15,7 @@ from pydantic import (
     create_model,
 )
 
-from edbatch.errors import EdbatchError, ServiceError
+from edbatch.errors import ServiceError
 from edbatch.http.first_error import first_error_validator
 from edbatch.http.json_limits import check_json_text
 from edbatch.http.model_error import InputError, first_line
@@ -84,6 +84,10 @@ class Contract:
             found = self._validator.validate_json(body, strict=True)
         except ValidationError as error:
             raise _refusal(error) from None
+        except BaseException as error:  # a validator of the service's type
+            if is_ctrl_c(error):
+                raise
+            raise InputError(error) from error
         try:
             instance = self._decode(found.input)
         except BaseException as error:
@@ -97,13 +101,12 @@ class Contract:
 
         Raises:
             Refusal: A number of the answer is not finite.
-            ServiceError: The answer is no JSON.
-            Exception: What the service's own function raises.
+            ServiceError: The answer is no JSON, or the service's own function raised.
         """
+        found = {"output": self._encoded(answer)}
         try:
-            found = {"output": self._encoded(answer)}
             text = _finite_json(found)
-        except (EdbatchError, Refusal):
+        except Refusal:
             raise
         except (TypeError, ValueError) as error:
             raise ServiceError(
@@ -115,15 +118,11 @@ class Contract:
     def _encoded(self, answer: Any) -> Any:
         try:
             return self._encode(answer)
-        except Exception:
-            raise
-        except BaseException as error:  # it would end the event loop
+        except BaseException as error:  # some have a meaning here, or end the loop
             if is_ctrl_c(error):
                 raise
-            raise ServiceError(
-                f"encode of the service raised {type(error).__name__}, which ends a"
-                " program; let it raise an Exception"
-            ) from error
+            told = first_line(error, with_type=True)
+            raise ServiceError(f"encode of the service raised {told}") from error
 
     def _sample(self) -> Sequence[Any]:
         """Reads the examples.
@@ -225,7 +224,8 @@ def _refusal(error: ValidationError) -> Refusal:
     first, *others = error.errors(
         include_url=False, include_input=False, include_context=False
     )
-    text = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
+    message = (first["msg"].splitlines() or [""])[0]
+    text = f"{message[:1].lower()}{message[1:]}"
     if first["type"] == "json_invalid":
         return Refusal(400, "invalid_json", f"the body is not JSON: {text[:300]}")
     place = ".".join(map(str, first["loc"])) or "the body"

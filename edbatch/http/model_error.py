@@ -53,7 +53,7 @@ def first_line(error: BaseException, *, with_type: bool = False) -> str:
     """Returns the first line of an exception's message, cut where it is long."""
     try:
         line = (str(error).strip().splitlines() or [""])[0]
-    except Exception:  # of the user's own class
+    except BaseException:  # of the user's own class
         line = ""
     if not isinstance(error, EdbatchError) and with_type:
         line = f"{type(error).__name__}: {line}" if line else type(error).__name__

@@ -385,3 +385,31 @@ def test_a_log_whose_reader_has_ended_holds_nobody():
     stream.close()
     handler.handle(logging.makeLogRecord({"msg": "one"}))
     assert handler.wait(30)
+
+
+def in_pieces(count):
+    """A request whose body comes in chunks of one byte."""
+    return (
+        b"POST /read HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * count + b"0\r\n\r\n"
+    )
+
+
+def test_a_body_in_very_many_pieces_is_refused():
+    async def main():
+        async with serving(most=10, limit_s=30) as connect:
+            reader, writer = await connect()
+            for _ in range(2):  # pieces are counted anew for each request
+                writer.write(in_pieces(900))
+                head = await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(
+                    int(head.split(b"content-length: ")[1].split()[0])
+                )
+                assert head.startswith(b"HTTP/1.1 200 ")
+            writer.write(in_pieces(20_000))
+            found = await asyncio.wait_for(reader.read(), 30)
+            assert found.startswith(b"HTTP/1.1 400 ")
+            assert found.endswith(b"in too many pieces; send larger chunks")
+            assert await answer(await connect(), b"quick") == (b"200", b"quick")
+
+    asyncio.run(main())
