@@ -362,7 +362,13 @@ def fit_bucket(
         needs[CHUNKS] = max(len(part.stream.chunk_loop) for part in parts)
     loops = {loop for part in parts for loop in part.stream.loops}
     return store.fit(
-        loops, needs, lambda loops: _least(types, loops), target, scale, widths
+        loops,
+        needs,
+        lambda loops: _least(types, loops),
+        target,
+        scale,
+        widths,
+        types.kinds,
     )
 
 

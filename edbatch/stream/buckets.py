@@ -7,8 +7,10 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
+from edbatch.graph.array_kinds import ArrayKinds
 from edbatch.memory_planner.sizes import Sizes, Widths
 from edbatch.stream.loop import Loop, order_loops
+from edbatch.stream.smallest_rows import smallest_rows
 from edbatch.target import CPU, Target
 from edbatch.without_lock import WithoutLock
 
@@ -143,6 +145,15 @@ def round_instances(count: int) -> int:
     return max(8, -(-count // grain) * grain)
 
 
+def _least(name: str, kinds: ArrayKinds | None) -> int:
+    """The least size of a dimension, if not of the instances."""
+    if name == CHUNKS:
+        return _FEW_CHUNKS
+    if kinds is None:
+        return _SMALLEST
+    return smallest_rows(kinds, name, _SMALLEST)
+
+
 class BucketStore(WithoutLock):
     """The buckets of one model, shared by the threads that plan for it.
 
@@ -166,6 +177,7 @@ class BucketStore(WithoutLock):
         target: Target = CPU,
         scale: float = 1.0,
         widths: Callable[[int], Widths] | None = None,
+        kinds: ArrayKinds | None = None,
     ) -> Bucket:
         """Returns the smallest bucket that holds a minibatch, or makes one.
 
@@ -180,6 +192,8 @@ class BucketStore(WithoutLock):
             scale: How many times larger the minibatches are that the bucket is for;
                 1 or more.
             widths: Gives the widths of a type; all of ``sizes`` if None.
+            kinds: The model's array kinds, of which large ones get few rows; None if
+                none is large.
 
         Returns:
             The bucket.
@@ -188,7 +202,9 @@ class BucketStore(WithoutLock):
             found = self._smallest(loops, needs, target, scale)
             if found is None:
                 found = self._with_instances(loops, needs, target)
-                found = found or self._new(loops, needs, least, target, scale, widths)
+                found = found or self._new(
+                    loops, needs, least, target, scale, widths, kinds
+                )
                 if found in self._buckets:  # much too large, but a program exists
                     return self._buckets[self._buckets.index(found)]
                 self._buckets.append(found)
@@ -237,6 +253,7 @@ class BucketStore(WithoutLock):
         target: Target,
         scale: float,
         widths: Callable[[int], Widths] | None,
+        kinds: ArrayKinds | None,
     ) -> Bucket:
         """A bucket with headroom that also holds what a similar one did before it.
 
@@ -247,9 +264,7 @@ class BucketStore(WithoutLock):
             scale *= round_instances(needs[INSTANCES]) / needs[INSTANCES]
         needs = {name: math.ceil(scale * size) for name, size in needs.items()}
         sizes = {
-            name: size
-            if name == INSTANCES
-            else self._round(size, _FEW_CHUNKS if name == CHUNKS else _SMALLEST)
+            name: size if name == INSTANCES else self._round(size, _least(name, kinds))
             for name, size in needs.items()
         }
         loops = set(loops)
@@ -266,7 +281,7 @@ class BucketStore(WithoutLock):
         if known:
             names = {name for each in known for name in each.sizes}
             for name in names - {INSTANCES, CHUNKS}:
-                sizes.setdefault(name, _SMALLEST)
+                sizes.setdefault(name, _least(name, kinds))
             complete = self._all_that_fit(complete, known, sizes, target, widths)
         for name, size in least(complete).items():
             sizes[name] = max(sizes.get(name, 0), size)

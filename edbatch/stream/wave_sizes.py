@@ -20,6 +20,7 @@ from edbatch.memory_planner.sizes import Sizes, Widths
 from edbatch.stream.buckets import Bucket, Needs, larger
 from edbatch.stream.format import record_format
 from edbatch.stream.loop import Loop, order_loops
+from edbatch.stream.smallest_rows import smallest_rows
 from edbatch.stream.type_widths import TypeBatches, choose_widths
 from edbatch.target import Target
 from edbatch.without_lock import WithoutLock
@@ -126,8 +127,8 @@ class WaveSizes(WithoutLock):
             widths = kept | self._choose(new, widths)
         sizes = larger(own, least)
         for name, size in needs.items():
-            floor = _SMALLEST[name.split()[0]]
-            sizes[name] = max(sizes.get(name, 0), floor, power_of_two(2 * size))
+            floor = max(self._least(name), power_of_two(2 * size))
+            sizes[name] = max(sizes.get(name, 0), floor)
         loops = order_loops(
             Loop(t, width) for t, own in widths.items() for width in own
         )
@@ -174,7 +175,7 @@ class WaveSizes(WithoutLock):
         """
         aval = self._types.kinds.pool_aval(kind)
         row_bytes = aval.dtype.itemsize * int(np.prod(aval.shape))
-        rows = _SMALLEST["pool"]
+        rows = self._least(f"pool {kind}")
         while rows < needed or (rows < most and rows * row_bytes <= _SMALL_POOL):
             rows *= _POOL_GROWTH
         return min(rows, most)
@@ -236,8 +237,12 @@ class WaveSizes(WithoutLock):
             for kind in node_type.operand_kinds:
                 least[f"arena {kind}"] = max(least.get(f"arena {kind}", 0), 1)
             for name, size in least.items():
-                floor = _SMALLEST[name.split()[0]]
-                sizes[name] = max(sizes.get(name, 0), floor, power_of_two(size))
+                sizes[name] = max(
+                    sizes.get(name, 0), self._least(name), power_of_two(size)
+                )
+
+    def _least(self, name: str) -> int:
+        return smallest_rows(self._types.kinds, name, _SMALLEST[name.split()[0]])
 
 
 def power_of_two(size: int) -> int:

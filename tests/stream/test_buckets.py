@@ -1,8 +1,12 @@
 """Buckets: what is compiled again, and what is not."""
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import edbatch as eb
+from edbatch.graph.array_kinds import ArrayKinds
 from edbatch.stream.buckets import BucketStore
 from edbatch.stream.loop import Loop
 
@@ -82,3 +86,23 @@ def test_narrower_chunks_with_slices_are_included_too():
 def test_wrong_sizes(options, text):
     with pytest.raises(eb.PlanError, match=text):
         eb.Sizes(**options)
+
+
+def test_large_rows_are_not_padded_to_many():
+    kinds = ArrayKinds()
+    small, large = kinds.number((4,), "float32"), kinds.number((2**20,), "float32")
+    buckets = store()
+    needs = {f"pool {small}": 1, f"pool {large}": 1, f"arena {large}": 2}
+    found = buckets.fit(LOOPS, needs, kinds=kinds).sizes
+    assert found[f"pool {small}"] == 64
+    assert found[f"pool {large}"] <= 2 and found[f"arena {large}"] <= 4
+
+
+def test_a_plan_holds_large_inputs_about_once():
+    images = [np.full((64, 64, 64), k, np.float32) for k in range(3)]  # 1 MiB each
+    batched = eb.batch(eb.cell(lambda params, x: params * x.sum()))
+    params = jnp.float32(2)
+    plan = batched.plan(images, params=params)
+    assert sum(each.nbytes for each in jax.tree.leaves(plan)) < 6 * images[0].nbytes
+    runner = batched(params, images)
+    np.testing.assert_allclose(runner, [2 * x.sum() for x in images], rtol=1e-6)
