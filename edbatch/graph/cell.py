@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -42,6 +43,7 @@ else:
     P, R = ParamSpec("P"), TypeVar("R")
 
 RNG = "rng"  # the argument by which a cell asks for a key
+CELLS_MADE = itertools.count()
 
 
 class Cell(CellCall, Generic[P, R]):
@@ -55,6 +57,7 @@ class Cell(CellCall, Generic[P, R]):
     Attributes:
         name: Name in messages, tables and policy files.
         function: The function as written.
+        number: How many cells were made before.
         padded: Names of its padded list arguments.
         static: Names of arguments that are compile-time constants.
         takes_rng: Whether each call gets a key of its own.
@@ -98,6 +101,7 @@ class Cell(CellCall, Generic[P, R]):
         self.static: tuple[str, ...] = tuple(
             list_of(CellError, "static of eb.cell", static, one)
         )
+        self.number = next(CELLS_MADE)
         self.function: Callable[P, R] = function
         self.name: str = name if name else getattr(function, "__name__", "cell")
         self._lengths = _checked_lengths(lengths)

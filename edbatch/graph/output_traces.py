@@ -8,7 +8,7 @@ import numpy as np
 
 from edbatch.errors import CellError
 from edbatch.graph.array_kinds import ArrayKinds
-from edbatch.graph.cell import Cell
+from edbatch.graph.cell import CELLS_MADE, Cell
 from edbatch.graph.cell_outputs import infer_outputs
 from edbatch.graph.constants import constant_key
 from edbatch.graph.node_type import CallTemplate, input_specs
@@ -33,6 +33,7 @@ class OutputTraces:
         self, params_spec: Any, kinds: ArrayKinds, compute_dtype: np.dtype | None
     ) -> None:
         self._params_spec, self._kinds = params_spec, kinds
+        self._made_before = next(CELLS_MADE)
         self._compute_dtype = compute_dtype
         self._in_dtype: dict[Cell, Callable[..., Any]] = {}
         self._copies: dict[Any, set[Callable[..., Any]]] = {}
@@ -66,7 +67,7 @@ class OutputTraces:
                 made anew too often.
         """
         if form not in self._known:
-            self._check_not_anew(cell.name, cell.function)
+            self._check_not_anew(cell)
             facts = (template, operand_kinds, external_kinds)
             self._known[form] = self.trace(cell.name, self.function_of(cell), *facts)
         return self._known[form]
@@ -91,14 +92,17 @@ class OutputTraces:
             known = self._in_dtype.setdefault(cell, known)
         return known
 
-    def _check_not_anew(self, name: str, function: Callable[..., Any]) -> None:
-        code = getattr(function, "__code__", None)
+    def _check_not_anew(self, cell: Cell) -> None:
+        """Counts cells that were made since, and so perhaps in a model."""
+        code = getattr(cell.function, "__code__", None)
+        if code is None or cell.number < self._made_before:
+            return
         functions = self._copies.setdefault(code, set())
-        functions.add(function)
-        if code is not None and len(functions) > _MOST_COPIES:
+        functions.add(cell.function)
+        if len(functions) > _MOST_COPIES:
             raise CellError(
-                f"cell {name!r} was made anew {len(functions)} times, each time as a"
-                " type of its own that shares no batch with the others; define the"
+                f"cell {cell.name!r} was made anew {len(functions)} times, each time as"
+                " a type of its own that shares no batch with the others; define the"
                 " cell once, outside the model, and pass what differs as an argument"
             )
 

@@ -29,6 +29,22 @@ def test_a_cell_made_in_a_loop_is_an_error():
         record(model, TypeTable(None), [200])
 
 
+def test_cells_made_before_in_a_loop_are_none():
+    def scale(k):
+        return eb.cell(lambda x: x * k)
+
+    cells = [scale(k) for k in range(120)]
+
+    def model(params, count):
+        result = 1.0
+        for each in cells[:count]:
+            result = each(result)
+        return result
+
+    graph = record(model, TypeTable(None), [120])
+    assert graph.structure.num_nodes == 120
+
+
 FORBIDDEN = {
     "arithmetic": lambda h: h + 1,
     "reflected arithmetic": lambda h: 2 * h,
