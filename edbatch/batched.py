@@ -490,7 +490,7 @@ class Batched(HostSide):
 
     @property
     def compiles(self) -> int:
-        """Number of programs that run plans compiled so far."""
+        """How often programs that run plans were traced; see `compile_report`."""
         return self._compiles
 
     def sharded(self, mesh: Mesh | None = None, *, axis: str | None = None) -> Sharded:

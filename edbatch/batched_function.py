@@ -46,7 +46,7 @@ class BatchedFunction(Protocol):
 
     @property
     def compiles(self) -> int:
-        """Number of programs that run plans compiled so far."""
+        """How often programs that run plans were traced; see `compile_report`."""
 
     def bind(self, params: Any) -> "BatchedFunction":
         """Sets the shapes of the parameters that fresh instances are recorded for.

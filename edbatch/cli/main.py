@@ -53,7 +53,7 @@ def edbatch(
     New here? `edbatch demo` shows in a minute what this does.
 
     A command that cannot do what was asked says so in a sentence and exits with code 2;
-    with EDBATCH_DEBUG=1 in the environment it also shows where.
+    with EDBATCH_DEBUG=1 in the environment it ends with Python's traceback and code 1.
     """
     if version:
         from importlib import metadata

@@ -26,8 +26,9 @@ def cell(
     method takes, for one instance:
 
     * linen: the variables that ``module.init`` returned;
-    * nnx: ``nnx.state(module, nnx.Param)``, or the module itself, or another module
-      of its class. Nothing is written to it.
+    * nnx: ``nnx.state(module)``, of its parameters alone (``nnx.state(module,
+      nnx.Param)``) where it has no other arrays, or the module itself, or another
+      module of its class. Nothing is written to it.
 
     Modules that draw random numbers get a key for each call from ``batched.apply(...,
     rng=key)``. Without a key they run for evaluation: linen methods with an argument

@@ -84,8 +84,7 @@ class Ragged:
         """Returns the lists as padded rows.
 
         Args:
-            length: L, at least the longest list's length; static under jit. Longer
-                lists are cut.
+            length: L; static under jit. Longer lists are cut.
 
         Returns:
             The pytree with ``[B, L, ...]`` arrays, zero where there is no element, and

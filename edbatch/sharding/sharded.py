@@ -369,7 +369,7 @@ class Sharded(HostSide):
 
     @property
     def compiles(self) -> int:
-        """Number of programs compiled so far; each serves all devices."""
+        """How often programs were traced; each serves all devices."""
         return self._compiles
 
 
