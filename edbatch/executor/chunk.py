@@ -92,7 +92,7 @@ def _read_groups(
 
 def group_rows(group: Slots, rows: SlotRows) -> Array:
     """Returns the rows that a group reads: ``[W]``, ``[W, K]``, or just the first."""
-    own = rows.stacked(group.slots) if group.stacked else rows.rows[group.slots[0]]
+    own = rows.stacked(group.slots) if group.stacked else rows.of(group.slots[0])
     return cast(Array, own)
 
 

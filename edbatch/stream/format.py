@@ -51,26 +51,32 @@ class SlotRows:
     """The rows of each slot of a record, and those of a padded list as one array.
 
     A program that puts the rows of a list together slot by slot takes long to compile:
-    a gradient with a list of 128 operands more than 40 s, in place of 2.
+    a gradient with a list of 128 operands more than 40 s, in place of 2. So the rows of
+    one slot are read where they are asked for.
 
     Args:
         record: The record; ``[length] int32``.
         starts: First integer of each slot, and the end of the last one.
         width: Rows of a chunk, W.
         sliced: Slots of which the record has the first row only.
-
-    Attributes:
-        rows: As of `Record`.
     """
 
     def __init__(
         self, record: Any, starts: Sequence[int], width: int, sliced: Sequence[int] = ()
     ) -> None:
-        self.rows = [
-            record[start] if slot in sliced else record[start : start + width]
-            for slot, start in enumerate(starts[:-1])
-        ]
         self._record, self._starts, self._width = record, starts, width
+        self._sliced = frozenset(sliced)
+
+    def of(self, slot: int) -> Any:
+        """Returns the rows of a slot; ``[W] int32``, a scalar where it is a slice."""
+        start = self._starts[slot]
+        if slot in self._sliced:
+            return self._record[start]
+        return self._record[start : start + self._width]
+
+    def each(self) -> list[Any]:
+        """Returns the rows of all slots, as `Record` has them."""
+        return [self.of(slot) for slot in range(len(self._starts) - 1)]
 
     def stacked(self, slots: Sequence[int]) -> Any:
         """Returns the rows of the slots of a list.
@@ -131,7 +137,7 @@ class RecordFormat(NamedTuple):
             Its fields.
         """
         externals, operands = self.slot_rows(record)
-        return Record(*self.read_head(record), externals.rows, operands.rows)
+        return Record(*self.read_head(record), externals.each(), operands.each())
 
     def read_head(self, record: Any) -> tuple[list[Any], Any, Any]:
         """Reads the first fields of a record.

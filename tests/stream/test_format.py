@@ -170,13 +170,13 @@ def test_a_slice_is_a_number_at_any_width(width):
 )
 def test_rows_of_a_list_are_those_of_its_slots(record, slots):
     rows = SlotRows(record, (3, 7, 11, 15, 19), 4)
-    wanted = np.stack([rows.rows[slot] for slot in slots], axis=-1)
+    wanted = np.stack([rows.of(slot) for slot in slots], axis=-1)
     np.testing.assert_array_equal(rows.stacked(slots), wanted)
 
 
 def test_rows_of_a_list_are_found_beside_slices():
     rows = SlotRows(np.arange(20), (0, 1, 5, 9, 10), 4, sliced=(0, 3))
-    assert [np.ndim(each) for each in rows.rows] == [0, 1, 1, 0]
+    assert [np.ndim(each) for each in rows.each()] == [0, 1, 1, 0]
     np.testing.assert_array_equal(
         rows.stacked((1, 2)), [[1, 5], [2, 6], [3, 7], [4, 8]]
     )
