@@ -12,6 +12,7 @@ import jax
 
 from edbatch.errors import RecordingError, user_line
 from edbatch.graph.cell_decorator import cell
+from edbatch.graph.handle import Handle
 from edbatch.graph.host_arrays import may_change
 from edbatch.graph.node_keys import is_key
 from edbatch.graph.parameters import ParameterPath
@@ -40,6 +41,8 @@ def parameters_as_values(
     Raises:
         RecordingError: JAX cannot take it apart; or a parameter is a key.
     """
+    if type(tree) is Handle:  # as most results are
+        return tree
 
     def as_value(leaf: Any) -> Any:
         if isinstance(leaf, ParameterPath):

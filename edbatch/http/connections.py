@@ -32,7 +32,7 @@ except ImportError:  # on Windows
     _OUTPUT_QUEUE = None
 
 _HEAD_S = 30.0
-_HEAD_BYTES = 65_536
+_HEAD_BYTES = 65_536  # as of Uvicorn, if nothing else is asked for
 _LOOK_S = 2.0
 _LINGER_S = 2.0
 _OWN_FILES = 100  # for what the process opens itself
@@ -110,10 +110,11 @@ def connection_class(most: int) -> type[Any]:
             self.ignores = True
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-            self.transport.write(
-                b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8"
-                b"\r\nConnection: close\r\n\r\n" + told.encode()
-            )
+            if not self.cycle.response_started:
+                self.transport.write(
+                    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n"
+                    b"Content-Type: text/plain; charset=utf-8\r\n\r\n" + told.encode()
+                )
             self.transport.write_eof()
             self.flow.resume_reading()
             self.loop.call_later(_LINGER_S, self.transport.close)
