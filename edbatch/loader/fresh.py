@@ -42,27 +42,28 @@ class DataSource:
         Raises:
             LoaderError: There is none.
         """
-        instance = check_present(self.instances[number], number)
+        instance = read_instance(self.instances, number)
         if self.transform is None:
             return instance
         rng = np.random.default_rng([self.seed, epoch, number])
         return self.transform(instance, rng)
 
 
-def check_present(instance: Any, number: int) -> Any:
-    """Refuses the place of an instance that was left out.
+def read_instance(instances: Any, number: int) -> Any:
+    """Reads an instance of a data set.
 
     Args:
-        instance: What a data set has at a number.
-        number: The number.
+        instances: The data set.
+        number: The instance's number.
 
     Returns:
-        The instance.
+        The instance; what else a list holds, the model may take.
 
     Raises:
-        LoaderError: It is None.
+        LoaderError: It is None, and the data set no list.
     """
-    if instance is None:
+    instance = instances[number]
+    if instance is None and not isinstance(instances, list | tuple):
         raise LoaderError(
             f"instance {number} of the data set is None; usually a filter left it out,"
             " whose places Grain's MapDataset keeps; pass a list of what is left"

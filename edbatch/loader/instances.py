@@ -18,7 +18,7 @@ from edbatch.loader.fresh import (
     DataSource,
     InstanceRecorder,
     Transform,
-    check_present,
+    read_instance,
 )
 from edbatch.loader.prefetch import map_ahead
 from edbatch.loader.processes import Ticket, Workers
@@ -111,7 +111,7 @@ def _read(instances: Any, number: int) -> Any:
     """Reads an instance of a data set; what is raised names it."""
     note = f"while reading instance {number} of the data set"
     try:
-        return check_present(instances[number], number)
+        return read_instance(instances, number)
     except StopIteration as error:  # would end what iterates over the data
         found = RuntimeError("reading a data set raised StopIteration")
         found.add_note(note)
