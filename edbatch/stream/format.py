@@ -47,6 +47,9 @@ class Record(NamedTuple):
     operands: list[Any]
 
 
+_FEW_SLOTS = 16  # whose rows are read once, at first; they may be asked for twice
+
+
 class SlotRows:
     """The rows of each slot of a record, and those of a padded list as one array.
 
@@ -66,9 +69,14 @@ class SlotRows:
     ) -> None:
         self._record, self._starts, self._width = record, starts, width
         self._sliced = frozenset(sliced)
+        few = len(starts) - 1 <= _FEW_SLOTS
+        self._ready = [self._read(slot) for slot in range(len(starts) - 1) if few]
 
     def of(self, slot: int) -> Any:
         """Returns the rows of a slot; ``[W] int32``, a scalar where it is a slice."""
+        return self._ready[slot] if self._ready else self._read(slot)
+
+    def _read(self, slot: int) -> Any:
         start = self._starts[slot]
         if slot in self._sliced:
             return self._record[start]
