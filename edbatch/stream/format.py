@@ -55,7 +55,7 @@ class SlotRows:
 
     A program that puts the rows of a list together slot by slot takes long to compile:
     a gradient with a list of 128 operands more than 40 s, in place of 2. So the rows of
-    one slot are read where they are asked for.
+    one slot are read where they are asked for, if there are many.
 
     Args:
         record: The record; ``[length] int32``.
