@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import jax
+
 from edbatch.compilation.record import Compilation
 from edbatch.compilation.signature import name_of
 from edbatch.errors import PlanError
@@ -47,8 +49,8 @@ def explain_graph(
         The report; with times if they are measured, or costs are given.
 
     Raises:
-        EdbatchError: As `edbatch.planning.plan` and `measure_us`; or costs are those of
-            other cells.
+        EdbatchError: As `edbatch.planning.plan` and `measure_us`; or there are no
+            arrays to measure with, or costs are those of other cells.
     """
     model = name_of(state.types.model)
     if own is None:
@@ -64,6 +66,12 @@ def explain_graph(
             raise PlanError(
                 "to measure a minibatch is to run it, but no parameters were given;"
                 " pass params=, arrays, to explain"
+            )
+        leaves = jax.tree.leaves(params)
+        if any(isinstance(each, jax.ShapeDtypeStruct) for each in leaves):
+            raise PlanError(
+                "to measure a minibatch is to run it, but params= holds shapes in place"
+                " of arrays (jax.ShapeDtypeStruct); pass the parameters themselves"
             )
         times, measured = measure_us(laid_out, plan, params, rng, model)
         found = found.with_times(times, "measured")

@@ -226,6 +226,9 @@ def test_measuring_needs_parameters():
     batched = eb.batch(encode, params=make_params())
     with pytest.raises(eb.PlanError, match="pass params=, arrays, to explain"):
         batched.explain([(1, 2)], measure=True)
+    shapes = jax.eval_shape(lambda: make_params())
+    with pytest.raises(eb.PlanError, match="shapes in place of arrays"):
+        batched.explain([(1, 2)], measure=True, params=shapes)
 
 
 def test_it_is_shown():
