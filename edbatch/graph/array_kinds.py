@@ -1,5 +1,6 @@
 """Array kinds: the shapes and dtypes of a model's values, numbered."""
 
+import math
 import threading
 from typing import Any
 
@@ -70,6 +71,11 @@ class ArrayKinds:
         """
         aval = self.avals[kind]
         return aval if is_plain(aval.dtype) else _KEY_NUMBERS
+
+    def row_bytes(self, kind: int) -> int:
+        """Returns the bytes of one row of an array kind."""
+        aval = self.pool_aval(kind)
+        return aval.dtype.itemsize * math.prod(aval.shape)
 
 
 def is_plain(dtype: Any) -> bool:

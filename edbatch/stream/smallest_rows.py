@@ -5,8 +5,6 @@ But not many bytes, which are written for each minibatch, and kept.
 Gain: an input of 15 MB took a pool of 977 MB, whose least rows were 64; it takes 31.
 """
 
-import math
-
 from edbatch.graph.array_kinds import ArrayKinds
 
 _FEW_BYTES = 2**21  # up to which rows that are not needed cost little
@@ -36,7 +34,5 @@ def smallest_rows(kinds: ArrayKinds, name: str, floor: int) -> int:
     what, _, number = name.partition(" ")
     if what not in ("pool", "arena"):
         return floor
-    aval = kinds.pool_aval(int(number))
-    row_bytes = max(1, aval.dtype.itemsize * math.prod(aval.shape))
-    fitting = max(1, _FEW_BYTES // row_bytes)
+    fitting = max(1, _FEW_BYTES // max(1, kinds.row_bytes(int(number))))
     return min(floor, 1 << (fitting.bit_length() - 1))

@@ -20,6 +20,8 @@ chunks. Families have more widths to choose from, between the others and below t
 (`Target.member_widths`), so that experts with one input each run as chunks of one row.
 Widths below all others are for types most of whose rows are in such batches: a coarse
 program cuts all chunks of a type into parts of a width that divides theirs.
+Chunks of large rows are no wider than `_MOST_BYTES`: an arena has room for a whole
+chunk, though one row of it be used.
 
 Gain (`experiments/loop_budget.py`, docs/results.md): tree-lstm has 13 loops in place of
 32, neural-module-network 63 in place of 113, whose gradients are compiled in 7 in place
@@ -44,6 +46,7 @@ _LEAST_GAIN = 0.002  # of the predicted cost of all types
 _NOMINAL = 64  # instances
 _FIRST = 8  # the width that every type has, or the one above it
 _CHUNK_WORK = 40_000.0  # multiply-adds in 2 µs, of one core of a CPU
+_MOST_BYTES = 2**26  # that a chunk reads and writes, far more than caches hold
 _LARGEST = 4096  # rows; larger batches are chunks of the largest width but for the end
 
 
@@ -57,6 +60,7 @@ class TypeBatches:
         work: The work of a row, in multiply-adds.
         read: What a chunk spends on reading its parameters, in multiply-adds.
         more: Widths to choose from beside those that all types have.
+        most: The largest width to choose, if there is one as small.
     """
 
     size: np.ndarray  # [U] int64
@@ -64,6 +68,7 @@ class TypeBatches:
     work: float
     read: float = 0.0
     more: Widths = ()
+    most: int = _LARGEST
 
     def cost(self, widths: Widths, overhead: float) -> float:
         """Predicts what running the batches costs.
@@ -113,7 +118,10 @@ class TypeWidths(TypeDecisions[Widths]):
             used = set(schedule.batch_type.tolist())
             new = sorted(t for t in used if t not in self._decided)
             if new and self._frozen:
-                self._decided |= dict.fromkeys(new, self._without_sample())
+                types = graph.types
+                self._decided |= {
+                    t: self._without_sample(widest(types.types[t], types)) for t in new
+                }
             elif new:
                 left = self.sizes.max_loops - sum(
                     len(each) - 1 for each in self._decided.values()
@@ -121,8 +129,7 @@ class TypeWidths(TypeDecisions[Widths]):
                 batches = self._find_batches(graph, schedule, new)
                 self._decided |= choose_widths(batches, self.sizes, left)
             first = self.sizes.widths[:1]  # of types that have no batch here
-            types = range(graph.num_types)
-            return tuple(self._decided.get(t, first) for t in types)
+            return tuple(self._decided.get(t, first) for t in range(graph.num_types))
 
     def overheads(self, graph: DataflowGraph) -> tuple[float, ...] | None:
         """Returns what one more chunk of each type costs.
@@ -146,9 +153,12 @@ class TypeWidths(TypeDecisions[Widths]):
         with self.lock:
             return self._decided.get(type_id, self.sizes.widths)
 
-    def _without_sample(self) -> Widths:
+    def _without_sample(self, most: int) -> Widths:
         widths = self.sizes.widths
-        return tuple(sorted({_first(widths), widths[-(-len(widths) // 2)]}))
+        wide = _up_to(widths, most)[-1]
+        return tuple(
+            sorted({_first(widths, most), min(widths[-(-len(widths) // 2)], wide)})
+        )
 
     def _find_batches(
         self, graph: DataflowGraph, schedule: Schedule, types: Sequence[int]
@@ -168,6 +178,7 @@ class TypeWidths(TypeDecisions[Widths]):
                 max(1.0, row_work(node_type, graph.types)),
                 read_work(node_type, graph.types),
                 () if node_type.family is None else self._more(size, count),
+                widest(node_type, graph.types),
             )
         return found
 
@@ -198,7 +209,9 @@ def choose_widths(
         {0: (4, 8, 64)}
     """
     overhead = sizes.chunk_overhead
-    chosen: dict[int, Widths] = dict.fromkeys(batches, (_first(sizes.widths),))
+    chosen: dict[int, Widths] = {
+        t: (_first(sizes.widths, own.most),) for t, own in batches.items()
+    }
     cost = {t: own.cost(chosen[t], overhead) for t, own in batches.items()}
     least = _LEAST_GAIN * sum(cost.values())
 
@@ -207,7 +220,7 @@ def choose_widths(
         options = [
             tuple(sorted((*chosen[t], width)))
             for width in (*sizes.widths, *batches[t].more)
-            if width not in chosen[t]
+            if width not in chosen[t] and width <= batches[t].most
         ]
         costs = [batches[t].cost(option, overhead) for option in options]
         if not options:
@@ -225,8 +238,35 @@ def choose_widths(
     return chosen
 
 
-def _first(widths: Widths) -> int:
-    return next((each for each in widths if each >= _FIRST), widths[-1])
+def widest(node_type: NodeType, types: TypeTable) -> int:
+    """Returns how wide the chunks of a type may be, by the bytes of its rows.
+
+    Args:
+        node_type: The type.
+        types: The table that it is in.
+
+    Returns:
+        Rows, at least 1; where rows are small, more than any chunk has.
+    """
+    kinds = types.kinds
+    slots = (
+        *node_type.operand_kinds,
+        *node_type.external_kinds,
+        *node_type.output_kinds,
+    )
+    row_bytes = sum(kinds.row_bytes(kind) for kind in slots)
+    return max(1, min(_LARGEST, _MOST_BYTES // max(1, row_bytes)))
+
+
+def _up_to(widths: Widths, most: int) -> Widths:
+    """The widths up to a number of rows; the least one at least."""
+    return tuple(each for each in widths if each <= most) or widths[:1]
+
+
+def _first(widths: Widths, most: int) -> int:
+    """The width that a type has first: of what it may have, one of `_FIRST` rows."""
+    allowed = _up_to(widths, most)
+    return next((each for each in allowed if each >= _FIRST), allowed[-1])
 
 
 def _chunk_overhead(node_type: NodeType, types: TypeTable, least: float) -> float:

@@ -21,7 +21,7 @@ from edbatch.stream.buckets import Bucket, Needs, larger
 from edbatch.stream.format import record_format
 from edbatch.stream.loop import Loop, order_loops
 from edbatch.stream.smallest_rows import smallest_rows
-from edbatch.stream.type_widths import TypeBatches, choose_widths
+from edbatch.stream.type_widths import TypeBatches, choose_widths, widest
 from edbatch.target import Target
 from edbatch.without_lock import WithoutLock
 
@@ -173,8 +173,7 @@ class WaveSizes(WithoutLock):
         Returns:
             Rows, of few different numbers.
         """
-        aval = self._types.kinds.pool_aval(kind)
-        row_bytes = aval.dtype.itemsize * int(np.prod(aval.shape))
+        row_bytes = self._types.kinds.row_bytes(kind)
         rows = self._least(f"pool {kind}")
         while rows < needed or (rows < most and rows * row_bytes <= _SMALL_POOL):
             rows *= _POOL_GROWTH
@@ -221,8 +220,10 @@ class WaveSizes(WithoutLock):
         found = {}
         for t, rows in batches.items():
             size = 1 << np.arange(power_of_two(2 * rows).bit_length(), dtype=np.int64)
-            work = max(1.0, row_work(self._types.types[t], self._types))
-            found[t] = TypeBatches(size, np.ones_like(size), work)
+            node_type = self._types.types[t]
+            work = max(1.0, row_work(node_type, self._types))
+            most = widest(node_type, self._types)
+            found[t] = TypeBatches(size, np.ones_like(size), work, most=most)
         return choose_widths(found, self._sizes, left)
 
     def _hold_loops(self, loops: tuple[Loop, ...], sizes: Needs) -> None:

@@ -37,6 +37,34 @@ def test_a_width_that_saves_nothing_is_not_chosen():
     assert choose_widths({0: batches([64] * 9)}, Sizes(), 99) == {0: (8, 64)}
 
 
+def test_no_width_is_larger_than_rows_allow():
+    own = batches(range(1, 300))
+    assert max(choose_widths({0: own}, Sizes(), 99)[0]) > 100
+    for most, widths in ((50, {4, 8, 16, 24, 32, 48}), (6, {4}), (1, {4})):
+        [chosen] = choose_widths({0: replace(own, most=most)}, Sizes(), 99).values()
+        assert set(chosen) <= widths
+        assert max(chosen) == max(widths)
+
+
+@eb.cell
+def shift(x):
+    return x + 1.0
+
+
+def image(params, x):
+    return shift(shift(x))
+
+
+@pytest.mark.parametrize(("side", "rows"), [(512, 32), (1024, 8), (2048, 4)])
+def test_chunks_of_large_rows_are_narrow(side, rows):
+    """A chunk reads and writes a row of each, 64 MiB at most, else the least width."""
+    x = np.broadcast_to(np.float32(0), (side, side))
+    batched = eb.batch(image, params=())
+    program = batched.plan([x] * 3).shape.program
+    assert max(max(each) for each in batched.decisions.widths.values()) == rows
+    assert max(n for _, n in program.arena_rows) <= 16
+
+
 def test_the_budget_goes_where_the_work_is():
     sizes = range(1, 300)
     cheap, dear = batches(sizes, 1e2), batches(sizes, 1e6)
