@@ -102,8 +102,8 @@ def bench(
             metavar="",
             help=(
                 "Compare edbatch without its memory planner, with layout only, with"
-                " packing only, with both, and with packing and hoisting; as --systems"
-                " with the five."
+                " packing only, with both, by default (auto), and with packing and"
+                " hoisting; as --systems with the six."
             ),
         ),
     ] = False,
