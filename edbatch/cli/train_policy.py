@@ -171,17 +171,17 @@ def train_policy(
         )
         record = policy.training
         assert record is not None, "train_policy keeps a record"
-        if out is not None and checkpoint is not None:
+        if out is not None:
             try:
                 policy.save(out)
             except EdbatchError as error:
-                if not checkpoint.exists():
+                if checkpoint is None or not checkpoint.exists():
                     raise
                 raise CommandError(
                     f"{error}, and rename {checkpoint} to its name with .checkpoint for"
                     " --resume, which goes on from what was found"
                 ) from error
-            if record.stopped != "interrupted":
+            if checkpoint is not None and record.stopped != "interrupted":
                 checkpoint.unlink(missing_ok=True)
     _report(policy, record, reported, task.description, out, json=json)
     logs.say()

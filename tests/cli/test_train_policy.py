@@ -2,7 +2,9 @@
 
 import inspect
 import json
+import os
 import sys
+import threading
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -115,6 +117,24 @@ def test_trials_are_limited_and_the_policy_need_not_be_saved(edbatch) -> None:
     assert found["training"]["trials"] == found["training"]["max_trials"] == 1
     assert ": 1 trial, " in result.stderr
     assert "The policy was not saved; --out FILE saves it." in result.stderr
+
+
+def test_a_policy_is_written_into_a_pipe(edbatch, tmp_path) -> None:
+    pipe, out = tmp_path / "pipe", tmp_path / "policy.json"
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: out.write_bytes(pipe.read_bytes()))
+    reader.daemon = True  # it would wait for ever where nobody writes
+    reader.start()
+    result = edbatch(*LEARN, "--trials", 1, "--out", pipe)
+    assert result.exit_code == 0, result.output
+    reader.join(timeout=60)
+    assert load(out).states
+    assert {*tmp_path.iterdir()} == {pipe, out}
+
+
+def test_a_policy_that_cannot_be_written_is_told(assert_fails) -> None:
+    message = r"/dev/full cannot be written \(No space left on device\)"
+    assert_fails(message, *LEARN, "--trials", 1, "--out", "/dev/full")
 
 
 @pytest.mark.parametrize(
