@@ -11,7 +11,13 @@ from jax.sharding import AbstractMesh, use_abstract_mesh
 
 from edbatch.cell.cell_graph import CellGraph, renamed, trace_cell
 from edbatch.cell.jaxpr import Var, trace
+from edbatch.cell.module_writes import (
+    WatchedModules,
+    WrittenParts,
+    refuse_writes,
+)
 from edbatch.graph.constants import number_marks
+from edbatch.graph.context import inside_cell
 from edbatch.graph.node_type import NodeType, input_specs
 from edbatch.graph.parameters import part_of
 from edbatch.graph.type_checks import check_stored
@@ -140,8 +146,18 @@ def _traced_form(
             ),
         )
 
+        written = WrittenParts([], [])
+
+        def run(parts: Any, *inputs: Any) -> tuple[Any, WatchedModules]:
+            args, kwargs = template.arguments(parts, *inputs)
+            modules = WatchedModules((args, kwargs))
+            with inside_cell():
+                return node_type.function(*args, **kwargs), modules
+
         def function(parts: Any, *inputs: Any) -> list[Any]:
-            output = template.call(node_type.function, parts, *inputs)
+            nonlocal written
+            output, modules = run(parts, *inputs)
+            written = modules.written()
             return jax.tree.leaves(output)
 
         specs = input_specs(
@@ -152,6 +168,9 @@ def _traced_form(
         )
         with use_abstract_mesh(NO_MESH):
             graph, _ = trace_cell(function, parts, specs)
+            refuse_writes(
+                node_type.cell.name, lambda *own: run(*own)[1], (parts, *specs), written
+            )
         made = graph, specs, node_type.function  # which so keeps its number
         found = types.traces.setdefault(key, made)
     return found[:2]

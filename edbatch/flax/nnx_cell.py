@@ -8,6 +8,7 @@ import jax
 from flax import nnx
 
 from edbatch.cell.jaxpr import argument_of, trace
+from edbatch.cell.module_writes import WatchedModules
 from edbatch.errors import CellError
 from edbatch.flax.signature import cell_name, find_method, function_signature
 from edbatch.flax.streams import stream_keys
@@ -46,7 +47,9 @@ class NnxFunction:
             nnx.reseed(module, **keys)
         run = partial(_run, self._method, args, kwargs)
         graph, state = nnx.split(module)
+        watched = WatchedModules(module)
         result, changed = run(module)
+        attributes = watched.written().attributes
         if rng is not None:
             changed = {
                 path: each
@@ -55,6 +58,12 @@ class NnxFunction:
             }
         if changed:
             self._check_unchanged(_written(graph, state, run, changed))
+        for name in attributes:
+            raise CellError(
+                f"{self.__name__} writes to the attribute {name} of its module, but"
+                " nodes of a minibatch run in any order; return what is to be kept, and"
+                " pass it on as an argument"
+            )
         return result
 
     def _module(self, params: Any) -> nnx.Module:

@@ -160,13 +160,35 @@ class CallTemplate:
 
         Args:
             function: The cell's function.
+            params: As for `arguments`.
+            operands: As for `arguments`.
+            externals: As for `arguments`.
+            masks: As for `arguments`.
+
+        Returns:
+            What the function returns.
+        """
+        args, kwargs = self.arguments(params, operands, externals, masks)
+        with inside_cell():
+            return function(*args, **kwargs)
+
+    def arguments(
+        self,
+        params: Any,
+        operands: Sequence[Any],
+        externals: Sequence[Any],
+        masks: Sequence[Any],
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Makes the arguments of the function of one instance's arrays.
+
+        Args:
             params: The model's parameters; their parts where leaves are ``"part"``.
             operands: One array per operand group, ``[K, ...]`` where stacked.
             externals: One array per external group, likewise.
             masks: One boolean ``[K]`` array per padded argument.
 
         Returns:
-            What the function returns.
+            The arguments, and those by keyword.
         """
         values = []
         for kind, content in self.leaves:
@@ -185,8 +207,7 @@ class CallTemplate:
             padding.mask: mask
             for padding, mask in zip(self.paddings, masks, strict=True)
         }
-        with inside_cell():
-            return function(*args, **kwargs, **named_masks)
+        return args, kwargs | named_masks
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,199 @@
+"""Writes of cells to modules of Flax nnx that they are given, which are refused.
+
+A cell runs on a copy of a module, for each node anew and in any order, so what it
+writes to a variable, a stream of random numbers or an attribute would be lost: a
+dropout would drop the same numbers at every node. Who merges a module from its state in
+the cell has a copy in any case, and returns what is to be kept.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax import Array
+
+from edbatch.cell.jaxpr import argument_of, trace
+from edbatch.errors import CellError
+
+_FLAX = "flax.nnx"
+# What eval() and train() set, and what a list knows of its elements.
+_UNSEEN = {"deterministic", "use_running_average", "_length"}
+
+
+class _Part(NamedTuple):
+    """A variable or an attribute: its class, its arrays, and what else it is."""
+
+    kind: type
+    arrays: tuple[Any, ...] = ()
+    rest: Any = None
+
+
+_Parts = dict[str, _Part]  # by name, such as ``layers.0.kernel``
+
+
+class WrittenParts(NamedTuple):
+    """What a function wrote to modules.
+
+    Attributes:
+        arrays: Name, class of the variable, and the arrays before and after. They may
+            be the same, handed through a function that is jitted.
+        attributes: Names of attributes that have another value, or are new or gone.
+    """
+
+    arrays: list[tuple[str, type, Any, Any]]
+    attributes: list[str]
+
+
+class WatchedModules:
+    """The modules among the arguments of a function, as they are before it runs.
+
+    Args:
+        arguments: The arguments, a pytree.
+    """
+
+    def __init__(self, arguments: Any) -> None:
+        leaves = jax.tree.leaves(arguments, is_leaf=_is_module)
+        self._modules = [each for each in leaves if _is_module(each)]
+        self._before = [_parts_of(each) for each in self._modules]
+
+    def written(self) -> WrittenParts:
+        """Returns what was written to them since."""
+        found = WrittenParts([], [])
+        for module, before in zip(self._modules, self._before, strict=True):
+            _compare(before, _parts_of(module, copies=False), found)
+        return found
+
+
+def refuse_writes(
+    name: str,
+    run: Callable[..., WatchedModules],
+    arguments: Sequence[Any],
+    written: WrittenParts,
+) -> None:
+    """Raises an error for what a cell writes to modules.
+
+    Args:
+        name: The cell's name.
+        run: Runs the cell's function, and returns the modules that it was given.
+        arguments: What ``run`` takes, with ``jax.ShapeDtypeStruct`` leaves.
+        written: What it wrote when it was traced.
+
+    Raises:
+        CellError: It wrote something, and not only handed an array through a function
+            that is jitted, as `nnx.remat` and `nnx.jit` do.
+    """
+    for path, kind in _truly(run, arguments, written):
+        if any(base.__name__ == "RngState" for base in kind.__mro__):
+            raise CellError(
+                f"cell {name!r} draws random numbers of a module ({path}), which would"
+                " be the same at every node; make the cell of the module,"
+                " eb.flax.cell(module), and pass rng=jax.random.key(seed) where the"
+                " minibatch runs"
+            )
+        raise _error(name, f"{path}, of class {kind.__name__}")
+    for path in written.attributes:
+        raise _error(name, f"the attribute {path}")
+
+
+def _error(name: str, what: str) -> CellError:
+    return CellError(
+        f"cell {name!r} writes to {what}, of a module that it is given, but nodes of a"
+        " minibatch run in any order, each on the module as it was given; return what"
+        " is to be kept, and pass it on as an argument"
+    )
+
+
+def _truly(
+    run: Callable[..., WatchedModules], arguments: Sequence[Any], written: WrittenParts
+) -> list[tuple[str, type]]:
+    """Leaves out arrays that were only handed through."""
+    if not written.arrays:
+        return []
+    paths: list[tuple[str, type]] = []
+
+    def ends(*own: Any) -> list[Array]:
+        again = run(*own).written().arrays
+        paths.extend((path, kind) for path, kind, _, _ in again)
+        return [each for *_, before, after in again for each in (before, after)]
+
+    body, _ = trace(ends, *arguments)
+    return [
+        each
+        for k, each in enumerate(paths)
+        if (place := argument_of(body, 2 * k)) is None
+        or argument_of(body, 2 * k + 1) != place
+    ]
+
+
+def _compare(before: _Parts, after: _Parts, found: WrittenParts) -> None:
+    for path, part in after.items():
+        own = before.get(path)
+        if own is None or len(own.arrays) != len(part.arrays):
+            found.attributes.append(path)
+            continue
+        for one, other in zip(own.arrays, part.arrays, strict=True):
+            if one is not other:
+                found.arrays.append((path, part.kind, one, other))
+        if not _is_same(own.rest, part.rest):
+            found.attributes.append(path)
+    found.attributes.extend(path for path in before if path not in after)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    try:
+        return bool(one == other)
+    except Exception:  # as arrays in a list raise
+        return False
+
+
+def _is_module(node: Any) -> bool:
+    """Whether it is a module, a list of them, or streams of random numbers."""
+    return "Pytree" in _classes_of(node)
+
+
+def _classes_of(node: Any) -> set[str]:
+    """Names of the classes of nnx from which that of an object is derived."""
+    bases = type(node).__mro__
+    return {each.__name__ for each in bases if each.__module__.startswith(_FLAX)}
+
+
+def _parts_of(module: Any, *, copies: bool = True) -> _Parts:
+    """Returns the variables and attributes of a module, and of those in it."""
+    found: _Parts = {}
+    seen: set[int] = set()
+
+    def visit(node: Any, path: tuple[str, ...]) -> None:
+        name = ".".join(path)
+        classes = _classes_of(node)
+        if not classes & {"Pytree", "Variable"}:
+            leaves = jax.tree.leaves(node)
+            if any(isinstance(each, (Array, jax.core.Tracer)) for each in leaves):
+                found[name] = _Part(type(node), tuple(leaves))
+            else:
+                found[name] = _Part(type(node), rest=_kept(node) if copies else node)
+            return
+        if id(node) in seen:
+            return
+        seen.add(id(node))
+        if "Variable" in classes:
+            found[name] = _Part(type(node), tuple(jax.tree.leaves(node)))
+            return
+        for key, value in vars(node).items():
+            if key not in _UNSEEN and not str(key).startswith("_pytree__"):
+                visit(value, (*path, str(key)))
+
+    visit(module, ())
+    return found
+
+
+def _kept(value: Any) -> Any:
+    """A copy of a container, in which it can be seen that something is written."""
+    if not isinstance(value, (dict, list, set)):
+        return value
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # it holds what cannot be copied
+        return copy.copy(value)
