@@ -6,14 +6,15 @@ dropout would drop the same numbers at every node. Who merges a module from its 
 the cell has a copy in any case, and returns what is to be kept.
 """
 
-import copy
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax import Array
 
-from edbatch.cell.jaxpr import argument_of, trace
+from edbatch.cell.jaxpr import Atom, Body, Var, argument_of, trace
 from edbatch.errors import CellError
 
 _FLAX = "flax.nnx"
@@ -67,7 +68,7 @@ class WatchedModules:
 
 def refuse_writes(
     name: str,
-    run: Callable[..., WatchedModules],
+    run: Callable[..., tuple[Any, WatchedModules]],
     arguments: Sequence[Any],
     written: WrittenParts,
 ) -> None:
@@ -75,16 +76,17 @@ def refuse_writes(
 
     Args:
         name: The cell's name.
-        run: Runs the cell's function, and returns the modules that it was given.
+        run: Runs the cell's function; returns its result, and the modules that it got.
         arguments: What ``run`` takes, with ``jax.ShapeDtypeStruct`` leaves.
         written: What it wrote when it was traced.
 
     Raises:
         CellError: It wrote something, and not only handed an array through a function
-            that is jitted, as `nnx.remat` and `nnx.jit` do.
+            that is jitted, as `nnx.remat` and `nnx.jit` do; or drew random numbers that
+            its result depends on. `nnx.RNN` draws a key for zeros.
     """
     for path, kind in _truly(run, arguments, written):
-        if any(base.__name__ == "RngState" for base in kind.__mro__):
+        if _is_random(kind):
             raise CellError(
                 f"cell {name!r} draws random numbers of a module ({path}), which would"
                 " be the same at every node; make the cell of the module,"
@@ -105,25 +107,47 @@ def _error(name: str, what: str) -> CellError:
 
 
 def _truly(
-    run: Callable[..., WatchedModules], arguments: Sequence[Any], written: WrittenParts
+    run: Callable[..., tuple[Any, WatchedModules]],
+    arguments: Sequence[Any],
+    written: WrittenParts,
 ) -> list[tuple[str, type]]:
-    """Leaves out arrays that were only handed through."""
+    """Leaves out arrays that were handed through, and draws that do not matter."""
     if not written.arrays:
         return []
     paths: list[tuple[str, type]] = []
 
     def ends(*own: Any) -> list[Array]:
-        again = run(*own).written().arrays
+        result, modules = run(*own)
+        again = modules.written().arrays
         paths.extend((path, kind) for path, kind, _, _ in again)
-        return [each for *_, before, after in again for each in (before, after)]
+        pairs = [each for *_, before, after in again for each in (before, after)]
+        return pairs + jax.tree.leaves(result)
 
     body, _ = trace(ends, *arguments)
-    return [
-        each
-        for k, each in enumerate(paths)
-        if (place := argument_of(body, 2 * k)) is None
-        or argument_of(body, 2 * k + 1) != place
-    ]
+    needed = _inputs_of(body, body.outputs[2 * len(paths) :])
+    found = []
+    for k, (path, kind) in enumerate(paths):
+        place = argument_of(body, 2 * k)
+        if place is not None:
+            if argument_of(body, 2 * k + 1) == place:
+                continue
+            if _is_random(kind) and place not in needed:
+                continue
+        found.append((path, kind))
+    return found
+
+
+def _inputs_of(body: Body, outputs: Sequence[Atom]) -> set[int]:
+    """Positions of the arguments that some results depend on."""
+    needed = {each for each in outputs if isinstance(each, Var)}
+    for eqn in reversed(body.equations):
+        if not needed.isdisjoint(eqn.outvars):
+            needed.update(each for each in eqn.invars if isinstance(each, Var))
+    return {k for k, each in enumerate(body.inputs) if each in needed}
+
+
+def _is_random(kind: type) -> bool:
+    return any(base.__name__ == "RngState" for base in kind.__mro__)
 
 
 def _compare(before: _Parts, after: _Parts, found: WrittenParts) -> None:
@@ -141,12 +165,17 @@ def _compare(before: _Parts, after: _Parts, found: WrittenParts) -> None:
 
 
 def _is_same(one: Any, other: Any) -> bool:
+    """Whether two values are equal, and containers of the same elements."""
     if one is other:
         return True
-    try:
-        return bool(one == other)
-    except Exception:  # as arrays in a list raise
+    structure: Any = jax.tree.structure(one)
+    if structure != jax.tree.structure(other):
         return False
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(
+        each is own or (type(each) is type(own) and np.array_equal(each, own))
+        for each, own in pairs
+    )
 
 
 def _is_module(node: Any) -> bool:
@@ -182,18 +211,17 @@ def _parts_of(module: Any, *, copies: bool = True) -> _Parts:
             found[name] = _Part(type(node), tuple(jax.tree.leaves(node)))
             return
         for key, value in vars(node).items():
-            if key not in _UNSEEN and not str(key).startswith("_pytree__"):
-                visit(value, (*path, str(key)))
+            own = getattr(type(node), key, None)
+            is_cached = isinstance(own, functools.cached_property)
+            if not (is_cached or key in _UNSEEN or key.startswith("_pytree__")):
+                visit(value, (*path, key))
 
     visit(module, ())
     return found
 
 
 def _kept(value: Any) -> Any:
-    """A copy of a container, in which it can be seen that something is written."""
-    if not isinstance(value, (dict, list, set)):
-        return value
-    try:
-        return copy.deepcopy(value)
-    except Exception:  # it holds what cannot be copied
-        return copy.copy(value)
+    """A copy of a container, of the same elements, by which a write is seen."""
+    if isinstance(value, set):
+        return value.copy()
+    return jax.tree.map(lambda leaf: leaf, value)

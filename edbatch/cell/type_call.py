@@ -168,9 +168,7 @@ def _traced_form(
         )
         with use_abstract_mesh(NO_MESH):
             graph, _ = trace_cell(function, parts, specs)
-            refuse_writes(
-                node_type.cell.name, lambda *own: run(*own)[1], (parts, *specs), written
-            )
+            refuse_writes(node_type.cell.name, run, (parts, *specs), written)
         made = graph, specs, node_type.function  # which so keeps its number
         found = types.traces.setdefault(key, made)
     return found[:2]

@@ -1,5 +1,7 @@
 """Cells that write to a module they are given: refused, since it would be lost."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -63,11 +65,16 @@ class Reads(nnx.Module):
         self.dropout = nnx.Dropout(0.5, rngs=rngs)
         self.layers = nnx.List([nnx.Linear(4, 4, rngs=rngs) for _ in range(2)])
         self.scale = nnx.data(jnp.full(4, 2.0))
-        self.names = {"first": 0}
+        self.rnn = nnx.RNN(nnx.GRUCell(1, 4, rngs=rngs))
+        self.names = {"first": 0.5, "nested": [{1, 2}]}
+
+    @functools.cached_property
+    def shift(self):
+        return self.names["first"]
 
     def plain(self, x):
         for layer in self.layers:
-            x = jnp.tanh(layer(x)) * self.scale
+            x = jnp.tanh(layer(x)) * self.scale + self.shift
         return self.linear(x)
 
     def rematerialized(self, x):
@@ -75,6 +82,10 @@ class Reads(nnx.Module):
 
     def jitted(self, x):
         return nnx.jit(lambda module, x: module.linear(x))(self, x)
+
+    def recurrent(self, x):
+        """Draws a key, for zeros."""
+        return self.rnn(x[:, None])[-1]
 
     def evaluated(self, x):
         self.eval()
@@ -129,7 +140,9 @@ def test_a_cell_made_of_a_module_may_not_write_attributes(method):
         batched(module, X)
 
 
-@pytest.mark.parametrize("method", ["plain", "rematerialized", "jitted", "evaluated"])
+@pytest.mark.parametrize(
+    "method", ["plain", "rematerialized", "jitted", "recurrent", "evaluated"]
+)
 @pytest.mark.parametrize("as_state", [False, True])
 def test_a_cell_that_writes_nothing_runs(method, as_state):
     module = Reads()
