@@ -5,9 +5,9 @@ their own cannot be told apart. This stores the programs of ready workloads with
 inputs, once with each version; then one process compiles and times both. From clones of
 the two versions, each with an environment of its own, on an idle machine:
 
-    python experiments/compare_versions.py --store /tmp/before
-    python experiments/compare_versions.py --store /tmp/after
-    python experiments/compare_versions.py --before /tmp/before --after /tmp/after
+    python experiments/compare_versions.py --store ../before
+    python experiments/compare_versions.py --store ../after
+    python experiments/compare_versions.py --before ../before --after ../after
 
 Columns: elapsed milliseconds of the forward pass and of value and gradient, by the
 version before and the one after, medians, and the median over all rounds of the share
