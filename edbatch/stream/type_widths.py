@@ -68,7 +68,7 @@ class TypeBatches:
     work: float
     read: float = 0.0
     more: Widths = ()
-    most: int = _LARGEST
+    most: int = _MOST_BYTES
 
     def cost(self, widths: Widths, overhead: float) -> float:
         """Predicts what running the batches costs.
@@ -246,7 +246,7 @@ def widest(node_type: NodeType, types: TypeTable) -> int:
         types: The table that it is in.
 
     Returns:
-        Rows, at least 1; where rows are small, more than any chunk has.
+        Rows, at least 1.
     """
     kinds = types.kinds
     slots = (
@@ -255,7 +255,7 @@ def widest(node_type: NodeType, types: TypeTable) -> int:
         *node_type.output_kinds,
     )
     row_bytes = sum(kinds.row_bytes(kind) for kind in slots)
-    return max(1, min(_LARGEST, _MOST_BYTES // max(1, row_bytes)))
+    return max(1, _MOST_BYTES // max(1, row_bytes))
 
 
 def _up_to(widths: Widths, most: int) -> Widths:
