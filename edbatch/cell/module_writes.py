@@ -39,11 +39,12 @@ class WrittenParts(NamedTuple):
     Attributes:
         arrays: Name, class of the variable, and the arrays before and after. They may
             be the same, handed through a function that is jitted.
-        attributes: Names of attributes that have another value, or are new or gone.
+        attributes: Name and class of attributes and variables that have another value,
+            or are new or gone.
     """
 
     arrays: list[tuple[str, type, Any, Any]]
-    attributes: list[str]
+    attributes: list[tuple[str, type]]
 
 
 class WatchedModules:
@@ -85,7 +86,7 @@ def refuse_writes(
             that is jitted, as `nnx.remat` and `nnx.jit` do; or drew random numbers that
             its result depends on. `nnx.RNN` draws a key for zeros.
     """
-    for path, kind in _truly(run, arguments, written):
+    for path, kind in truly_written(run, arguments, written):
         if _is_random(kind):
             raise CellError(
                 f"cell {name!r} draws random numbers of a module ({path}), which would"
@@ -94,7 +95,7 @@ def refuse_writes(
                 " minibatch runs"
             )
         raise _error(name, f"{path}, of class {kind.__name__}")
-    for path in written.attributes:
+    for path, _ in written.attributes:
         raise _error(name, f"the attribute {path}")
 
 
@@ -106,12 +107,21 @@ def _error(name: str, what: str) -> CellError:
     )
 
 
-def _truly(
+def truly_written(
     run: Callable[..., tuple[Any, WatchedModules]],
     arguments: Sequence[Any],
     written: WrittenParts,
 ) -> list[tuple[str, type]]:
-    """Leaves out arrays that were handed through, and draws that do not matter."""
+    """Leaves out arrays that were handed through, and draws that do not matter.
+
+    Args:
+        run: As for `refuse_writes`.
+        arguments: As for `refuse_writes`.
+        written: As for `refuse_writes`.
+
+    Returns:
+        Names and classes of the variables that are left.
+    """
     if not written.arrays:
         return []
     paths: list[tuple[str, type]] = []
@@ -154,14 +164,15 @@ def _compare(before: _Parts, after: _Parts, found: WrittenParts) -> None:
     for path, part in after.items():
         own = before.get(path)
         if own is None or len(own.arrays) != len(part.arrays):
-            found.attributes.append(path)
+            found.attributes.append((path, part.kind))
             continue
         for one, other in zip(own.arrays, part.arrays, strict=True):
             if one is not other:
                 found.arrays.append((path, part.kind, one, other))
         if not _is_same(own.rest, part.rest):
-            found.attributes.append(path)
-    found.attributes.extend(path for path in before if path not in after)
+            found.attributes.append((path, part.kind))
+    gone = before.keys() - after.keys()
+    found.attributes.extend((path, before[path].kind) for path in sorted(gone))
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -200,7 +211,7 @@ def _parts_of(module: Any, *, copies: bool = True) -> _Parts:
         if not classes & {"Pytree", "Variable"}:
             leaves = jax.tree.leaves(node)
             if any(isinstance(each, (Array, jax.core.Tracer)) for each in leaves):
-                found[name] = _Part(type(node), tuple(leaves))
+                found[name] = _Part(Array, tuple(leaves))
             else:
                 found[name] = _Part(type(node), rest=_kept(node) if copies else node)
             return
