@@ -1,12 +1,13 @@
-"""Cells as programs: the one place that knows jaxprs.
+"""Cells as programs: tracing, packing, hoisting and differentiation of cells.
 
-A cell is traced into a graph of equations, which is split by binding time: when values
-are known. Its products are packed, those of external inputs can be hoisted, and it is
-differentiated with tapes for the gradients of its weights.
+Only this package knows jaxprs. A cell is traced into a graph of equations, which is
+split by binding time, that is, by when values are known. Products are packed, products
+of external inputs can be hoisted, and the cell is differentiated with tapes for the
+gradients of its weights.
 
-Packing takes up to a fifth off the forward pass of taggers and an eighth off that of
-trees, and less where states are wide (`experiments/packing_speed.py`); hoisting takes
-12 to 14% off that of word lattices at hidden 128 and 256 (docs/results-memory.md).
+Packing shortens the forward pass of taggers by up to a fifth and that of trees by up to
+an eighth, less if states are wide (`experiments/packing_speed.py`). Hoisting shortens
+that of word lattices by 12 to 14% at hidden size 128 and 256 (docs/results-memory.md).
 """
 
 from edbatch.cell.description import CellDescription, describe_cells

@@ -1,9 +1,9 @@
 """A cell as the gradient of a program runs it.
 
 The forward pass also returns the outputs of each weight-gradient site (see
-`weight_gradient_sites`), most of a cell's work; they wait on the tape that will hold
-their cotangents. The backward pass runs one batch row a second time with these in
-place, and differentiates that.
+`weight_gradient_sites`), which are most of a cell's work. They are kept on the tape
+that will later hold their cotangents. The backward pass runs each batch row a second
+time, with these outputs given, and differentiates that.
 """
 
 import functools
@@ -60,16 +60,16 @@ class TapedCell:
     Args:
         cell: The cell.
         node_type: Its type.
-        types: The table that the type is in.
-        least_contraction: Products that contract fewer elements have no tapes: their
-            results are computed again in the backward pass, and the cotangents of their
-            weights are summed chunk by chunk, which takes less memory.
+        types: The type's table.
+        least_contraction: Products that contract fewer elements have no tapes: they are
+            recomputed in the backward pass, and the cotangents of their weights are
+            summed chunk by chunk, which takes less memory.
         target: The device that runs it; None for `choose_target`.
 
     Attributes:
         sites: The weight-gradient sites.
-        direct: Positions of the packed arrays that are read elsewhere, too.
-        by_row: Which of these each batch row reads by itself; see `Sites.by_row`.
+        direct: Positions of the packed arrays that are also read outside sites.
+        by_row: Which of these each batch row reads separately; see `Sites.by_row`.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class TapedCell:
         )
         ready = {id(eqn): evaluator(eqn, used) for eqn in equations}
         self._evaluate = {key: evaluate for key, (_, evaluate) in ready.items()}
-        # Inputs of the equations with a rule of jax.custom_vjp.
+        # Inputs of the equations with a jax.custom_vjp rule.
         self._rules = {
             id(eqn): ready[id(eqn)][0] for eqn in equations if contains(eqn, CUSTOM_VJP)
         }
@@ -127,10 +127,10 @@ class TapedCell:
         self._calls: dict[Any, Any] = {}
 
     def called(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function of the cell, jitted, once for all loops that call it.
+        """Returns a jitted function of the cell, shared by all loops that call it.
 
         Args:
-            function: Of the cell, something static that can be hashed, and arrays.
+            function: Takes the cell, a hashable static argument, and arrays.
 
         Returns:
             The function without its first argument; see `rows_of`.
@@ -146,27 +146,27 @@ class TapedCell:
         return known
 
     def output_groups(self, read: Sequence[int]) -> list[tuple[int, ...]]:
-        """Divides outputs into those that can be differentiated together.
+        """Divides outputs into groups that can be differentiated together.
 
         Args:
             read: Positions of outputs that may have a cotangent.
 
         Returns:
-            A group for each output on whose way back a slope may be infinite: the zero
-            cotangent of an output that nothing reads must not meet it. One group for
-            all others.
+            One group for each output on whose backward path a derivative may be
+            infinite, which must not be multiplied by the zero cotangent of an unread
+            output. One group for all other outputs.
         """
         poles = [k for k in read if self.has_poles([k])]
         others = tuple(k for k in read if k not in poles)
         return [*([others] if others else []), *((k,) for k in poles)]
 
     def has_poles(self, outputs: Sequence[int]) -> bool:
-        """Tells whether a slope on the way back from some outputs may be infinite."""
+        """Returns whether the backward path of some outputs may have a pole."""
         return any(self._poles[k] for k in outputs)
 
     @functools.cached_property
     def _poles(self) -> list[bool]:
-        """Of each output, whether a slope on its way back may be infinite."""
+        """Per output, whether a derivative on its backward path may be infinite."""
         infinite = infinite_constants(self._graph.constants)
         return [
             may_have_poles(self._all_equations, [each], infinite)
@@ -176,14 +176,14 @@ class TapedCell:
     def active_outputs(
         self, operands: Sequence[bool], externals: Sequence[bool]
     ) -> list[bool]:
-        """Tells which outputs have a derivative.
+        """Finds the outputs that have a derivative.
 
         Args:
             operands: Which operands have one.
             externals: Which external inputs have one.
 
         Returns:
-            For each output, whether it changes with these or with parameters.
+            For each output, whether it depends on these or on parameters.
         """
         inputs = zip(self._graph.inputs, [*operands, *externals], strict=False)
         sources = [*self._graph.parameters, *(var for var, active in inputs if active)]
@@ -191,37 +191,37 @@ class TapedCell:
         return [isinstance(v, Var) and v in active for v in self._graph.outputs]
 
     def linked_operands(self, output: int) -> list[bool]:
-        """Tells which operands have a cotangent if an output has one.
+        """Finds the operands that have a cotangent if an output has one.
 
         Args:
             output: The position of the output.
 
         Returns:
-            For each operand.
+            One value per operand.
         """
         outputs = [self._graph.outputs[output]]
         reached = differentiable_inputs(self._all_equations, outputs)
         return [each in reached for each in self._operands]
 
     def linked_sites(self, outputs: Sequence[int]) -> list[bool]:
-        """Tells which sites have a cotangent if some outputs have one.
+        """Finds the sites that have a cotangent if some outputs have one.
 
         Args:
             outputs: The positions of the outputs.
 
         Returns:
-            For each site.
+            One value per site.
         """
         some = [self._graph.outputs[k] for k in outputs]
         reached = differentiable_inputs(self._all_equations, some)
         return [not reached.isdisjoint(each.outputs) for each in self.sites]
 
     def new_mask(self, rows: int) -> Array | None:
-        """Returns a tape that tells which rows are in use; None if none is needed."""
+        """Returns a tape that marks the rows in use; None if none is needed."""
         return self._sites.new_mask(rows)
 
     def new_owners(self, rows: int, members: int) -> Array:
-        """Returns a tape of the member that each row reads; none so far."""
+        """Returns a tape of the member that each row reads; initially none."""
         return self._sites.new_owners(rows, members)
 
     def new_inputs(self, rows: int) -> Tapes:
@@ -239,7 +239,7 @@ class TapedCell:
             packed: The packed arrays.
 
         Returns:
-            The weight of each site; None where it would not pay.
+            The transposed weight of each site; None where transposing does not pay.
         """
         values = self._constant(packed)
         return [
@@ -256,7 +256,7 @@ class TapedCell:
             position: Its position.
 
         Returns:
-            The sites; None if it is read otherwise, too.
+            The sites; None if it is also read in another way.
         """
         return self._sites.lookups(position)
 
@@ -271,8 +271,8 @@ class TapedCell:
             read: Sites whose inputs to return.
 
         Returns:
-            The cell's outputs, the outputs of each site, and the inputs of those asked
-            for.
+            The cell's outputs, the outputs of each site, and the inputs of the sites in
+            `read`.
         """
         values = self._with_inputs(packed, inputs)
         for eqn in self._equations:
@@ -293,18 +293,18 @@ class TapedCell:
         transposed: Sequence[Array | None],
         known_outputs: Sequence[Sequence[Array]],
     ) -> tuple[list[Array], list[list[Array]]]:
-        """Runs one batch row again, to be differentiated by the first three arrays.
+        """Runs a batch row again, differentiable in `direct`, `inputs` and `deltas`.
 
         Args:
             live: Whether a cotangent reaches the row. If not, its cotangents are zero,
-                though a rule of `jax.custom_vjp` may return another for zero.
+                although a `jax.custom_vjp` rule may return a nonzero one for zero.
             direct: The arrays at positions `direct`.
             inputs: Operands, external inputs and masks.
-            deltas: Zeros to add to the outputs of each site: their cotangents are those
-                of the outputs.
-            packed: All packed arrays; taken as constant.
+            deltas: Zeros to add to the outputs of each site: their cotangents are the
+                cotangents of the outputs.
+            packed: All packed arrays; treated as constant.
             transposed: The transposed weights, from `transpose_weights`.
-            known_outputs: The outputs of each site, which are not computed again.
+            known_outputs: The outputs of each site, which are not recomputed.
 
         Returns:
             The cell's outputs, and the inputs of each site.
@@ -316,7 +316,7 @@ class TapedCell:
         values = self._with_inputs(own, inputs)
         read: list[list[Array]] = []
         for eqn in self._equations:
-            if not eqn.outvars:  # a print, which the forward pass did
+            if not eqn.outvars:  # a print, which ran in the forward pass
                 continue
             if id(eqn) in self._rules:
                 masked = _only_if(live, {v: values[v] for v in self._rules[id(eqn)]})
@@ -351,12 +351,12 @@ class TapedCell:
             packed: The packed arrays.
             site_inputs: The inputs of each site, one row per batch row; zero elsewhere.
             site_outputs_bar: The cotangents of its outputs, likewise.
-            live_rows: Which rows are in use, as `new_mask` made it.
-            used: How many rows are in use, a scalar; None to contract all at once.
+            live_rows: Which rows are in use, as initialized by `new_mask`.
+            used: The number of rows in use, a scalar; None to contract all at once.
             left_out: Sites that are not contracted.
 
         Returns:
-            Cotangents of packed arrays by position, without what is read directly.
+            Cotangents of packed arrays by position, without the part from direct reads.
         """
         tapes = site_inputs, site_outputs_bar
         return self._contraction.contract(packed, *tapes, live_rows, used, left_out)
@@ -375,11 +375,11 @@ class TapedCell:
             packed: The packed arrays.
             reads: As for `contract`.
             gives_bar: As for `contract`.
-            owner: The member of each row, as `new_owners` made it.
+            owner: The member of each row, as initialized by `new_owners`.
             members: The number of members.
 
         Returns:
-            As `contract`; stacked as the packed arrays are.
+            As `contract`; arrays are stacked like the packed arrays.
         """
         tapes = reads, gives_bar
         return self._contraction.contract_members(packed, *tapes, owner, members)
@@ -395,14 +395,14 @@ class TapedCell:
         """The cotangents of a site's inputs.
 
         Args:
-            k: Number of the site.
-            names: The names of the values that depend on no batch row.
-            reads: These values, and the transposed weights.
+            k: Index of the site.
+            names: The variables that depend on no batch row.
+            reads: Their values, and the transposed weight.
             inputs: The site's inputs.
             bars: The cotangents of its outputs.
 
         Returns:
-            A cotangent for each input.
+            One cotangent per input.
         """
         values, transposed = reads
         weight = self._weights[k]
@@ -438,11 +438,11 @@ def taped_cell(
 
     Args:
         node_type: The type.
-        types: The table that it is in.
+        types: The type's table.
         packing: As for `cell_program`.
-        remat: Whether no product has a tape. Types without operands have them for large
-            products only, or for none (`Target.taped_contraction`): they run in few and
-            wide chunks, in which tapes may take more time than they save.
+        remat: Whether no product has a tape. In types without operands only large
+            products have one, or none (`Target.taped_contraction`): these types run in
+            few, wide chunks, in which tapes may take more time than they save.
         target: As for `cell_program`.
 
     Returns:
@@ -479,10 +479,11 @@ def _known(
     outputs: Sequence[Array],
     reads: Any,
 ) -> list[Array]:
-    """Outputs of a function that are known already; `pull` is its backward.
+    """Returns known outputs of a function; `pull` is the function's backward pass.
 
-    It holds no arrays that are traced, which JAX would take for leaked ones
-    (`jax_check_tracer_leaks`); those that it reads are `reads`, without cotangents.
+    It closes over no traced arrays, which JAX would report as leaked tracers
+    (`jax_check_tracer_leaks`). The arrays that `pull` reads are passed as `reads` and
+    have no cotangents.
     """
 
     @jax.custom_vjp

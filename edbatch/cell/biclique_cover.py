@@ -1,21 +1,21 @@
-"""Products that run as one: the cheapest biclique cover of inputs and sums.
+"""Finds products to run as one: the cheapest biclique cover of inputs and sums.
 
-A product joins an input to the sum that it is a term of: it is an edge of a bipartite
-graph, here a *table* with a row per input and a column per sum. All products of a
-*biclique*, some rows by some columns with every entry present, can run as one: the
-inputs side by side, times a matrix made of the products' own. One row is the case of
-products that share an input, one column that of products that are summed.
+A product connects an input to the sum of which it is a term. It is an edge of a
+bipartite graph, here a *table* with a row per input and a column per sum. All products
+of a *biclique*, some rows by some columns with every entry present, can run as one: the
+concatenated inputs times a matrix composed of the products' weights. A single row
+stands for products that share an input, a single column for products that are summed.
 
-A biclique costs a fixed overhead, one unit per element that it writes, and, where it
-has several inputs, one per element that is copied to bring them side by side. The
-search is exact: a shortest path over sets of covered entries, the cheapest first, where
-each step covers the first open entry. Columns with the same rows are taken as one:
-whichever of two such columns is covered by fewer bicliques, the other can join these at
-no more than its own cost. Beyond a number of steps the search gives up, and pairs of
-bicliques are joined as long as that saves something.
+A biclique costs a fixed overhead, one unit per element that it writes and, if it has
+several inputs, one unit per element that is copied to concatenate them. The search is
+exact: a shortest path over sets of covered entries, cheapest first, where each step
+covers the first open entry. Columns with the same rows are merged: of two such columns,
+the one covered by more bicliques can join the bicliques of the other at no more than
+its own cost. After a number of steps the search gives up, and pairs of bicliques are
+joined as long as that saves something.
 
-Gain (docs/results-memory.md, "Speed"): a loop of tree-lstm has 1.00 products in place
-of 5.07, one of bilstm-tagger-char 0.5 in place of 3.0.
+Gain (docs/results-memory.md, "Speed"): a loop of tree-lstm has 1.00 products instead of
+5.07, a loop of bilstm-tagger-char 0.5 instead of 3.0.
 """
 
 import heapq
@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 
-_MOST_STEPS = 5_000  # some tens of milliseconds
+_MOST_STEPS = 5_000  # takes some tens of milliseconds
 
 
 @dataclass(frozen=True, order=True)
@@ -39,7 +39,7 @@ class Table:
     """The products of ``R`` inputs and ``C`` sums.
 
     Attributes:
-        rows_of: The rows that have an entry, per column.
+        rows_of: The rows with an entry, per column.
         row_sizes: Elements of each input.
         column_sizes: Elements of each sum.
         overhead: Cost of a product, in elements.
@@ -51,7 +51,7 @@ class Table:
     overhead: int
 
     def cost(self, biclique: Biclique) -> int:
-        """Returns what one biclique costs, in elements."""
+        """Returns the cost of one biclique, in elements."""
         rows, columns = biclique.rows, biclique.columns
         copied = sum(self.row_sizes[row] for row in rows) if len(rows) > 1 else 0
         written = sum(self.column_sizes[column] for column in columns)
@@ -59,11 +59,11 @@ class Table:
 
 
 def cover_bicliques(table: Table, *, most_steps: int = _MOST_STEPS) -> list[Biclique]:
-    """Covers each entry of a table by exactly one biclique, at the least cost.
+    """Covers each entry of a table by exactly one biclique, at minimum cost.
 
     Args:
         table: The table.
-        most_steps: After so many steps the search falls back to joining pairs.
+        most_steps: After this many steps the search falls back to joining pairs.
 
     Returns:
         The bicliques, in the order of their first entries.
@@ -101,7 +101,7 @@ def cover_bicliques(table: Table, *, most_steps: int = _MOST_STEPS) -> list[Bicl
 
 
 def _search(table: Table, most_steps: int) -> list[Biclique] | None:
-    """The cheapest cover; None if that takes too many steps."""
+    """The cheapest cover; None if the search takes too many steps."""
     entries = [(row, k) for k, rows in enumerate(table.rows_of) for row in sorted(rows)]
     bit = {entry: 1 << place for place, entry in enumerate(entries)}
     everything = (1 << len(entries)) - 1
@@ -132,7 +132,7 @@ def _search(table: Table, most_steps: int) -> list[Biclique] | None:
 def _bicliques_at(
     table: Table, first: tuple[int, int], covered: int, bit: dict[tuple[int, int], int]
 ) -> Iterator[Biclique]:
-    """All bicliques of open entries that hold a given one, large ones first."""
+    """All bicliques of open entries that contain a given entry, large ones first."""
 
     def is_open(row: int, column: int) -> bool:
         return (row, column) in bit and not bit[row, column] & covered
@@ -169,7 +169,7 @@ def _path(last: dict[int, tuple[int, Biclique]], covered: int) -> list[Biclique]
 
 
 def _join_pairs(table: Table) -> list[Biclique]:
-    """Joins the two bicliques whose union saves most, as long as one saves."""
+    """Repeatedly joins the two bicliques whose union saves most, while one saves."""
     found = [
         Biclique((row,), (column,))
         for column, rows in enumerate(table.rows_of)
@@ -191,7 +191,7 @@ def _join_pairs(table: Table) -> list[Biclique]:
 
 
 def _union(one: Biclique, two: Biclique) -> Biclique | None:
-    """Two bicliques as one, if they have the same rows or the same columns."""
+    """The union of two bicliques with the same rows or columns; otherwise None."""
     if one.rows == two.rows:
         return Biclique(one.rows, tuple(sorted(one.columns + two.columns)))
     if one.columns == two.columns:

@@ -1,11 +1,11 @@
 """Binding times of a cell's values, and its partition at one of them.
 
-A cell mixes numbers in the code, parameters, external inputs and the results of other
-nodes. Each is known at another time, and whatever can be precomputed is, once instead
-of once per node: products of parameters before all loops (`packed_cell`),
+A cell combines constants in the code, parameters, external inputs and results of other
+nodes. These are known at different times, and values known early are precomputed once
+instead of once per node: products of parameters before all loops (`packed_cell`),
 products of external inputs for the whole minibatch (`hoisted_cell`), and in gradients
-what does not depend on the batch row (`backward`). The analysis and the split are those
-of partial evaluation (Jones, Gomard, Sestoft 1993, chapter 4: binding-time analysis).
+values that do not depend on the batch row (`backward`). Analysis and split follow
+partial evaluation (Jones, Gomard, Sestoft 1993, chapter 4: binding-time analysis).
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ from edbatch.cell.primitives import VIEWS
 
 
 class BindingTime(IntEnum):
-    """Binding time of a value; the later of two is the larger."""
+    """Binding time of a value; later times compare greater."""
 
     CONST = 0
     """When the cell is traced: computed from numbers in the code, such as zeros."""
@@ -47,15 +47,16 @@ Times = Mapping[Var, BindingTime]
 
 
 def binding_times(graph: CellGraph, inputs: Collection[Var] = ()) -> Times:
-    """Finds when each variable of a cell is known.
+    """Finds the binding time of each variable of a cell.
 
     Args:
         graph: The cell.
-        inputs: Those of its inputs that are external; all others are operands.
+        inputs: The external inputs among its inputs; all others are operands.
 
     Returns:
-        The latest time of all that a variable is computed from. Results of equations
-        with effects count as operands: an effect happens each time that a node runs.
+        The latest binding time of the values that a variable is computed from. Results
+        of equations with effects count as operands: the effect happens each time a node
+        runs.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -79,7 +80,7 @@ def binding_times(graph: CellGraph, inputs: Collection[Var] = ()) -> Times:
 
 
 def parameter_values(graph: CellGraph) -> frozenset[Var]:
-    """Returns the variables of a cell that are computed from parameters alone."""
+    """Returns the variables of a cell that are computed from parameters only."""
     times = binding_times(graph)
     return frozenset(v for v, time in times.items() if time == BindingTime.PARAM)
 
@@ -91,8 +92,8 @@ class Split:
     Attributes:
         graph: The cell.
         precomputed: The equations of the first partition, in order.
-        handed_on: The variables that the second one reads of the first: computed by
-            it, or parameters.
+        handed_on: The variables that the second partition reads: parameters, and
+            results of the first partition.
         run_time: The equations of the second partition, in order.
     """
 
@@ -103,7 +104,7 @@ class Split:
 
     @property
     def computed(self) -> tuple[Var, ...]:
-        """The variables handed on that the first partition computes."""
+        """The variables in `handed_on` that the first partition computes."""
         return tuple(var for var in self.handed_on if var not in self.graph.parameters)
 
     def precomputed_function(
@@ -113,7 +114,7 @@ class Split:
 
         Args:
             arguments: The variables that it takes.
-            results: Those of `handed_on` that it returns.
+            results: The variables in `handed_on` that it returns.
 
         Returns:
             The function, of arrays.
@@ -130,7 +131,7 @@ class Split:
             arguments: The variables that it takes.
 
         Returns:
-            The function, of arrays, to the outputs of the cell.
+            The function, from arrays to the outputs of the cell.
         """
         return graph_function(self.graph, arguments, self.run_time, self.graph.outputs)
 
@@ -145,16 +146,16 @@ def split(
 ) -> Split:
     """Splits a cell by binding time.
 
-    The second partition keeps every effect, and repeats what costs nothing there:
-    constants, whose values XLA then knows where they are read, and views of what is
-    handed on, which would take memory of their own.
+    The second partition keeps every effect and repeats computations that are free
+    there: constants, because XLA then knows their values, and views of variables that
+    are handed on, which would otherwise take memory.
 
     Args:
-        graph: A cell of equations alone.
+        graph: A cell that consists of equations only.
         at: Values known by this time belong to the first partition.
         times: As from `binding_times`.
-        worth: Whether to hand on a variable; what is not worth it is repeated, so that
-            must hold for all that it is computed from.
+        worth: Whether to hand on a variable. The others are recomputed in the second
+            partition, and nothing that these are computed from may be worth it.
         remake: Whether constants and views are repeated.
 
     Returns:
@@ -185,7 +186,7 @@ def split(
 
 
 def is_view(node: Node) -> bool:
-    """Tells whether a node shows an array in another shape and computes nothing."""
+    """Returns whether a node only changes the shape of an array."""
     return is_operation(node, VIEWS)
 
 
@@ -195,7 +196,7 @@ def graph_function(
     nodes: Sequence[Node],
     results: Sequence[Atom],
 ) -> Callable[..., Sequence[Any]]:
-    """Makes a function of some equations of a cell.
+    """Makes a function from some equations of a cell.
 
     Args:
         graph: The cell; its constants are known.
@@ -204,7 +205,7 @@ def graph_function(
         results: Its results.
 
     Returns:
-        The function, of arrays. An argument that the cell computes behind
+        The function, of arrays. An argument that the cell computes through
         `jax.lax.stop_gradient` has no derivative here either: a loop that cannot be
         differentiated may read it.
     """

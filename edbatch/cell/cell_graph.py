@@ -1,8 +1,8 @@
-"""A cell as a flat list of equations, in the form in which passes rewrite it.
+"""A cell as a flat list of equations, the form that passes rewrite.
 
-The equations are those of the cell's jaxpr. Calls of jitted functions are replaced by
-their bodies. Calls with a differentiation rule of their own (``custom_jvp``,
-``custom_vjp``, ``remat``) and control flow stay one equation.
+The equations come from the cell's jaxpr. Calls of jitted functions are replaced by
+their bodies. Calls with their own differentiation rule (``custom_jvp``, ``custom_vjp``,
+``remat``) and control flow stay one equation.
 """
 
 import heapq
@@ -47,8 +47,9 @@ class CellGraph:
     Attributes:
         parameters: Variables of the parameters' arrays.
         inputs: Variables of the other arguments' arrays.
-        constants: Variables of arrays that the cell's function closes over, and these.
-        nodes: Its operations, each after those that it reads.
+        constants: Variables of the arrays that the cell's function closes over, with
+            the arrays.
+        nodes: Its operations, each after the operations that it reads.
         outputs: The cell's outputs.
     """
 
@@ -61,14 +62,14 @@ class CellGraph:
     def with_nodes(
         self, nodes: Iterable[Node], constants: dict[Var, Any] | None = None
     ) -> "CellGraph":
-        """Returns the graph with other nodes, in any order; dead ones are dropped."""
+        """Returns the graph with these nodes, given in any order; drops dead nodes."""
         constants = {**self.constants, **(constants or {})}
         live = drop_dead(tuple(nodes), self.outputs)
         return replace(self, nodes=sort_nodes(live), constants=constants)
 
 
 class Inliner:
-    """Collects equations, those of called functions in place of the calls.
+    """Collects equations; calls are replaced by the equations of the called functions.
 
     Attributes:
         nodes: The equations so far.
@@ -78,7 +79,7 @@ class Inliner:
     def __init__(self) -> None:
         self.nodes: list[JaxprEqn] = []
         self.constants: dict[Var, Any] = {}
-        self._variable_of: dict[int, Var] = {}  # of a constant, by identity
+        self._variable_of: dict[int, Var] = {}  # by identity of the constant
 
     def add(self, body: Body, arguments: Sequence[Atom]) -> list[Atom]:
         """Adds a function's equations.
@@ -115,7 +116,7 @@ class Inliner:
         found = self._variable_of.get(id(value))
         if found is None:
             found = self._variable_of[id(value)] = new_variable(like)
-            self.constants[found] = value  # which keeps it, and so its id, alive
+            self.constants[found] = value  # also keeps it, and so its id, alive
         return found
 
 
@@ -148,11 +149,11 @@ def trace_cell(
 
 
 def renamed(graph: CellGraph, names: dict[Var, Var]) -> CellGraph:
-    """Returns a traced cell that reads other variables in place of some.
+    """Returns a traced cell with some variables replaced where they are read.
 
     Args:
-        graph: The cell, of equations alone.
-        names: The variables to read, by those that they take the place of.
+        graph: The cell; only its equations are rewritten.
+        names: The new variable by old variable.
 
     Returns:
         The cell, with the same parameters and inputs.
@@ -169,12 +170,12 @@ def renamed(graph: CellGraph, names: dict[Var, Var]) -> CellGraph:
 
 
 def effects_of(node: Node) -> Collection[Any]:
-    """Returns the effects of a node: what it does beside computing."""
+    """Returns the effects of a node: what it does besides computing values."""
     return node.effects if isinstance(node, JaxprEqn) else ()
 
 
 def count_uses(graph: CellGraph) -> Counter[Var]:
-    """Counts how often each variable is read, as an output of the cell included."""
+    """Counts how often each variable is read, including as an output of the cell."""
     uses = Counter(variables(graph.outputs))
     for node in graph.nodes:
         uses.update(variables(node.invars))
@@ -182,14 +183,14 @@ def count_uses(graph: CellGraph) -> Counter[Var]:
 
 
 def drop_dead(nodes: Sequence[Node], outputs: Iterable[Atom]) -> tuple[Node, ...]:
-    """Drops nodes that neither the outputs nor an effect needs.
+    """Drops nodes that no output and no effect needs.
 
     Args:
         nodes: Nodes in any order.
         outputs: The variables that must be computed.
 
     Returns:
-        The others, in their order.
+        The remaining nodes, in their order.
     """
     producer = {var: node for node in nodes for var in node.outvars}
     live: set[int] = set()
@@ -205,13 +206,13 @@ def drop_dead(nodes: Sequence[Node], outputs: Iterable[Atom]) -> tuple[Node, ...
 
 
 def sort_nodes(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Sorts nodes so that each stands after those that it reads.
+    """Sorts nodes so that each comes after the nodes that it reads.
 
     Args:
         nodes: Nodes in any order; those with effects keep their order.
 
     Returns:
-        The nodes, otherwise as near to their order as that allows.
+        The nodes, otherwise as close to their original order as possible.
     """
     place = {var: k for k, node in enumerate(nodes) for var in node.outvars}
     before: list[set[int]] = [

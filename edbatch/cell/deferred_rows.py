@@ -1,8 +1,8 @@
-"""Rows of an array, read now and written after a ``lax.switch``.
+"""Rows of an array that are read now and written after a ``lax.switch``.
 
-A branch of a ``lax.switch`` that returned an array would copy it. So what runs in a
-branch gets `DeferredRows` in place of arrays: it reads them as ever, by
-`edbatch.cell.rows`, and its writes are collected, to be made in place after the switch.
+A branch of a ``lax.switch`` that returned an array would copy it. So code in a branch
+gets `DeferredRows` in place of arrays. It reads them with `edbatch.cell.rows` as usual;
+its writes are collected and made in place after the switch.
 """
 
 from typing import Literal, NamedTuple
@@ -13,13 +13,13 @@ Operation = Literal["set", "add", "max"]
 
 
 class Write(NamedTuple):
-    """A write that is to be made.
+    """A write that has yet to be made.
 
     Attributes:
-        operation: What becomes of the rows.
-        rows: Which rows: ``[R]``; a scalar, the first of R consecutive ones; None for
+        operation: How the rows are updated.
+        rows: Which rows: ``[R]``; a scalar, the first of R consecutive rows; None for
             all elements of the array.
-        values: The new rows, or what to add, ``[R, ...]``.
+        values: The new rows, or the values to add, ``[R, ...]``.
     """
 
     operation: Operation
@@ -28,11 +28,11 @@ class Write(NamedTuple):
 
 
 class DeferredRows:
-    """Rows of an array, with writes that are not made yet. No pytree, but a leaf.
+    """Rows of an array, with writes that are not made yet. A leaf, not a pytree.
 
     Args:
-        array: The array, which may hold others, too; ``[N, ...]``.
-        base: Its first row that counts.
+        array: The array, which may also contain other rows; ``[N, ...]``.
+        base: The first row that belongs to it.
         writes: The writes so far.
     """
 
@@ -44,7 +44,7 @@ class DeferredRows:
         self.writes = writes
 
     def readable(self) -> tuple[Array, int]:
-        """Returns the array and the first row, as nothing has been written yet."""
+        """Returns the array and the first row; nothing may have been written yet."""
         assert not self.writes, "rows are read before they are written"
         return self.array, self.base
 

@@ -1,11 +1,11 @@
-"""Poles on the way back from a cell's outputs, and inputs that have a derivative.
+"""Finds poles on the backward path of outputs, and inputs with a derivative.
 
-JAX tells a cotangent that is zero because nothing reads the output (a symbolic zero)
-from one that happens to be zero: the first is not propagated at all, the second is
-multiplied by the slope, and zero times an infinite slope is not a number. A chunk's
-rows share one derivative, so the rows that no cotangent reaches are masked. That is
-needed only where a slope can be infinite, though the cell's inputs are finite: at a
-pole, or where numbers overflow (`ValueRanges`).
+JAX distinguishes a cotangent that is zero because nothing reads the output (a symbolic
+zero) from one that happens to be zero. The first is not propagated at all. The second
+is multiplied by the derivative, and zero times an infinite derivative is not a number.
+A chunk's rows are differentiated together, so the rows that no cotangent reaches are
+masked. That is needed only if a derivative can be infinite although the cell's inputs
+are finite: at a pole, or if numbers overflow (`ValueRanges`).
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -35,16 +35,17 @@ from edbatch.cell.value_ranges import ValueRanges, infinite_constants
 
 
 def keeps_outputs_apart(graph: CellGraph) -> bool:
-    """Tells whether equations on the way to different outputs must not be joined.
+    """Returns whether equations that lead to different outputs must not be merged.
 
-    Equations that run as one are differentiated as one, so that an output that nothing
-    reads has an explicit cotangent of zero there.
+    Equations that run as one are differentiated as one, so an output that nothing reads
+    has an explicit zero cotangent there.
 
     Args:
-        graph: A cell's equations, as they are written.
+        graph: A cell's equations as written.
 
     Returns:
-        Whether there are several floating outputs, and slopes that may be infinite.
+        Whether there are several floating-point outputs, and derivatives that may be
+        infinite.
     """
     floats = [each for each in graph.outputs if is_float(each)]
     equations = equations_of(graph.nodes)
@@ -60,18 +61,18 @@ def may_have_poles(
     *,
     in_rule: bool = False,
 ) -> bool:
-    """Tells whether a slope on the way back from outputs may be infinite.
+    """Returns whether a derivative on the backward path of outputs may be infinite.
 
     Args:
-        eqns: Equations, each after those that it reads.
+        eqns: Equations, each after the equations that it reads.
         outputs: Some of their variables.
-        infinite: Variables that they read and that hold infinities, or NaN.
-        in_rule: Whether they are a rule of `jax.custom_jvp`, of whose values slopes are
-            made: rules of what it calls, often the function itself, are not asked for,
-            and nothing in it is taken to overflow.
+        infinite: Variables that they read and that contain infinities or NaN.
+        in_rule: Whether the equations are a `jax.custom_jvp` rule, whose results are
+            derivatives. Then rules of functions that it calls, often the function
+            itself, are not examined, and nothing in it is assumed to overflow.
 
     Returns:
-        False only if every slope is finite at finite inputs.
+        False only if all derivatives are finite at finite inputs.
     """
     needed = {each for each in variables(outputs) if is_float(each)}
     ranges = ValueRanges(eqns, infinite)
@@ -89,14 +90,14 @@ def may_have_poles(
 def equations_with_poles(
     eqns: Sequence[JaxprEqn], infinite: Collection[Var] = ()
 ) -> list[JaxprEqn]:
-    """Finds the equations whose slope may be infinite.
+    """Finds the equations whose derivative may be infinite.
 
     Args:
-        eqns: Equations, each after those that it reads.
+        eqns: Equations, each after the equations that it reads.
         infinite: As for `may_have_poles`.
 
     Returns:
-        Some of them.
+        These equations.
     """
     ranges = ValueRanges(eqns, infinite)
     return [
@@ -109,7 +110,7 @@ def equations_with_poles(
 
 
 def _has_pole(eqn: JaxprEqn, ranges: ValueRanges, *, in_rule: bool) -> bool:
-    """Whether the slope of an equation may be infinite."""
+    """Whether the derivative of an equation may be infinite."""
     if ranges.is_pole(eqn) or (not in_rule and _may_overflow(eqn, ranges)):
         return True
     if name_of(eqn) not in FINITE_SLOPE:
@@ -127,14 +128,14 @@ def _has_pole(eqn: JaxprEqn, ranges: ValueRanges, *, in_rule: bool) -> bool:
 
 
 def _may_overflow(eqn: JaxprEqn, ranges: ValueRanges) -> bool:
-    """Whether an equation's slope is made of numbers that may be infinite, or NaN."""
+    """Whether an equation's derivative is computed from infinities or NaN."""
     name = name_of(eqn)
     if name in OVERFLOWS or name == "pow":
         return ranges.is_infinite(eqn.outvars[0])
     if name in LINEAR or not ranges.reads_infinite(eqn):
         return False
     if name == "mul" or name in PRODUCTS:
-        one, two = eqn.invars  # the slope by each is the other
+        one, two = eqn.invars  # the derivative by each is the other
         return (ranges.is_infinite(one) and isinstance(two, Var)) or (
             ranges.is_infinite(two) and isinstance(one, Var)
         )
@@ -142,14 +143,14 @@ def _may_overflow(eqn: JaxprEqn, ranges: ValueRanges) -> bool:
 
 
 def differentiable_inputs(eqns: Sequence[JaxprEqn], outputs: Iterable[Any]) -> set[Var]:
-    """Finds the variables that a cotangent of some outputs comes to.
+    """Finds the variables that a cotangent of some outputs reaches.
 
     Args:
-        eqns: Equations, each after those that it reads.
+        eqns: Equations, each after the equations that it reads.
         outputs: Some of their variables.
 
     Returns:
-        Floating variables, those outputs included.
+        Floating-point variables, including these outputs.
     """
     reached = {each for each in variables(outputs) if is_float(each)}
     for eqn in reversed(eqns):
@@ -160,15 +161,15 @@ def differentiable_inputs(eqns: Sequence[JaxprEqn], outputs: Iterable[Any]) -> s
 
 
 def active_variables(nodes: Iterable[Node], sources: Iterable[Var]) -> set[Var]:
-    """Finds what has a derivative by some variables.
+    """Finds the variables that have a derivative with respect to some variables.
 
     Args:
-        nodes: Equations, each after those that it reads.
-        sources: The variables.
+        nodes: Equations, each after the equations that it reads.
+        sources: The variables to differentiate by.
 
     Returns:
-        Floating variables that depend on one of them otherwise than through
-        `jax.lax.stop_gradient`, the floating ones of the sources included.
+        Floating-point variables that depend on one of the sources other than through
+        `jax.lax.stop_gradient`, including floating-point sources.
     """
     active = {each for each in sources if is_float(each)}
     for node in nodes:

@@ -14,8 +14,8 @@ class CellDescription:
 
     Attributes:
         type: Name of the node type, as in policy files.
-        before: Its operations as it is written.
-        after: Its operations packed.
+        before: Its operations as written.
+        after: Its operations after packing.
 
     Example:
         >>> from edbatch.cell import CellSummary
@@ -37,11 +37,11 @@ def describe_cells(types: TypeTable, **options: Any) -> list[CellDescription]:
     """Packs the cells of a model and describes both forms.
 
     Args:
-        types: The model's node types, those met so far: ``batched.types``.
+        types: The model's node types recorded so far: ``batched.types``.
         **options: As for `pack_cell`.
 
     Returns:
-        A description per type.
+        One description per type.
 
     Example:
         >>> import edbatch as eb

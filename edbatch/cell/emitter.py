@@ -1,4 +1,4 @@
-"""New equations, written as JAX functions of variables."""
+"""Adds equations written as JAX functions of variables."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from edbatch.cell.jaxpr import Atom, dtype_of, shape_of, trace
 
 
 class Emitter(Inliner):
-    """Collects the equations that stand for functions of variables.
+    """Collects the equations of JAX functions that are applied to variables.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -26,14 +26,14 @@ class Emitter(Inliner):
     """
 
     def emit(self, function: Callable[..., Any], *atoms: Atom) -> Any:
-        """Adds the equations of a function of some atoms.
+        """Adds the equations of a function applied to some atoms.
 
         Args:
-            function: Takes an array per atom.
+            function: Takes one array per atom.
             *atoms: Its arguments.
 
         Returns:
-            The function's output, an atom in place of each array.
+            The function's output, with an atom in place of each array.
         """
         specs = [jax.ShapeDtypeStruct(shape_of(each), dtype_of(each)) for each in atoms]
         body, output_tree = trace(function, *specs)

@@ -1,7 +1,7 @@
 """Counting the floating-point operations of matrix products.
 
 Only ``dot_general`` counts: fast programs spend their time on products, and a
-processor's peak counts nothing else. An embedding's lookup costs none.
+processor's peak rate counts nothing else. A lookup in an embedding counts as zero.
 """
 
 from collections.abc import Iterator
@@ -29,11 +29,11 @@ Product = tuple[int, int, int, int]  # batch, m, n, k: [batch, m, k] @ [batch, k
 
 
 def products(jaxpr: Any) -> Iterator[tuple[Product, int]]:
-    """Finds the matrix products of a jaxpr, those of inner jaxprs included.
+    """Finds the matrix products of a jaxpr, including those of inner jaxprs.
 
     Yields:
-        Each product and how often it runs. Of the branches of a conditional all count;
-        the body of a ``while`` counts once, since its trips are not known.
+        Each product and how often it runs. All branches of a conditional count. The
+        body of a ``while`` counts once, since its number of iterations is not known.
 
     Example:
         >>> import jax.numpy as jnp
@@ -69,7 +69,7 @@ def type_products(
     Args:
         types: The model's types.
         node_type: The node's type.
-        packing: Of the packed cell instead of the cell as it is written.
+        packing: Whether to count the packed cell instead of the cell as written.
     """
     cell = cell_program(node_type, types, packing)
     specs = input_specs(
@@ -83,14 +83,14 @@ def type_products(
 
 
 def type_flops(types: TypeTable, node_type: NodeType) -> int:
-    """Counts the operations of the matrix products of one node, as its cell is written.
+    """Counts the operations of one node's matrix products, with its cell as written.
 
     Args:
         types: The model's types.
         node_type: The node's type.
 
     Returns:
-        Multiplications and additions; counted once for as long as the types exist.
+        Multiplications and additions; cached for the lifetime of the types.
     """
 
     def count() -> int:
@@ -106,10 +106,10 @@ def type_flops(types: TypeTable, node_type: NodeType) -> int:
 def count_flops(graph: DataflowGraph) -> int:
     """Counts the operations of all matrix products of a minibatch, as written.
 
-    A padded list counts with its padded length: that is what the cell computes.
+    A padded list counts with its padded length, since the cell computes that length.
 
     Returns:
-        Multiplications and additions, unbatched, without any padding of a batch.
+        Multiplications and additions of all nodes, without padding rows of batches.
     """
     nodes, types = np.bincount(graph.node_type), graph.types
     return sum(

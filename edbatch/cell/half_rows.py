@@ -1,12 +1,12 @@
-"""Rows of bfloat16 as integers, inside the loops of CPUs.
+"""Rows of bfloat16 as integers, inside loops on CPUs.
 
-XLA computes bfloat16 in float32 on CPUs, and has it that a write of rows converts the
-whole array and back, in every iteration of a loop. Integers are written in place. So
-loops carry the bits of such arrays, as `Bits`, and what runs in a loop gets `HalfRows`
-in their place, which it reads and writes by `edbatch.cell.rows`.
+On CPUs XLA computes bfloat16 in float32. It therefore converts the whole array and back
+for a write of rows, in every iteration of a loop. Integers are written in place. So
+loops carry the bits of such arrays, as `Bits`, and a loop's body gets `HalfRows` in
+their place, which it reads and writes with `edbatch.cell.rows`.
 
 Gain (docs/results.md, "Gradients: where the time goes"): value and gradient of trees at
-hidden 128 on one core takes 1.3 times as long as in float32, and took 11 times.
+hidden size 128 on one core take 1.3 times as long as in float32, instead of 11 times.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ _State = TypeVar("_State")
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Bits:
-    """The bits of an array of bfloat16, as a loop carries them.
+    """The bits of a bfloat16 array, as carried by a loop.
 
     Attributes:
         array: ``[N, ...] uint16``.
@@ -35,7 +35,7 @@ class Bits:
 
 @dataclass(frozen=True)
 class HalfRows:
-    """The same, as a body gets it. No pytree, but a leaf.
+    """The bits of a bfloat16 array, as seen by a loop's body. A leaf, not a pytree.
 
     Attributes:
         array: ``[N, ...] uint16``.
@@ -45,17 +45,17 @@ class HalfRows:
 
 
 def as_bits(rows: Array) -> Array:
-    """Returns the bits of rows of bfloat16, ``uint16``."""
+    """Returns the bits of bfloat16 rows, ``uint16``."""
     return lax.bitcast_convert_type(rows, jnp.uint16)
 
 
 def of_bits(bits: Array) -> Array:
-    """Undoes `as_bits`."""
+    """Inverse of `as_bits`."""
     return lax.bitcast_convert_type(bits, jnp.bfloat16)
 
 
 def carried(state: _State) -> _State:
-    """Returns a state for a loop to carry: `Bits` in place of arrays of bfloat16."""
+    """Returns a state for a loop to carry: `Bits` in place of bfloat16 arrays."""
     found: _State = jax.tree.map(
         lambda each: Bits(as_bits(each)) if each.dtype == jnp.bfloat16 else each, state
     )
@@ -63,20 +63,20 @@ def carried(state: _State) -> _State:
 
 
 def uncarried(state: _State) -> _State:
-    """Undoes `carried`."""
+    """Inverse of `carried`."""
     return _mapped(Bits, of_bits, state)
 
 
 def on_bits(
     body: Callable[[_Chunk, _State], _State],
 ) -> Callable[[_Chunk, _State], _State]:
-    """Returns a loop's body for a state that `carried` made.
+    """Returns a loop's body for a state from `carried`.
 
     Args:
         body: From a chunk and a state, with `HalfRows` in it, to the next state.
 
     Returns:
-        The same of states with `Bits` in them.
+        The same body for states with `Bits`.
     """
 
     def run(chunk: _Chunk, state: _State) -> _State:
@@ -89,7 +89,7 @@ def on_bits(
 def _mapped(
     kind: type[Bits | HalfRows], function: Callable[[Array], Any], state: _State
 ) -> _State:
-    """Puts what a function makes of the arrays of one kind in their places."""
+    """Replaces the arrays of one kind by a function's results for them."""
     found: _State = jax.tree.map(
         lambda each: function(each.array) if isinstance(each, kind) else each,
         state,

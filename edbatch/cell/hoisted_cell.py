@@ -1,13 +1,14 @@
 """A cell whose products of external inputs are hoisted out of it.
 
-A recurrent cell multiplies an input, such as a word's vector, and a state that other
-nodes computed. Only the state has to be waited for. So the products of external inputs,
-and values of these and of external inputs alone, can be precomputed for all nodes of a
-minibatch at once: one wide operation in place of many narrow ones.
+A recurrent cell multiplies an external input, such as a word vector, and a state that
+other nodes compute. Only the state has to be waited for. So the products of external
+inputs, and values computed from these products and external inputs only, can be
+precomputed for all nodes of a minibatch at once: one wide operation instead of many
+narrow ones.
 
 On lattice-lstm at hidden size 256 the forward pass takes 0.86 times as long (see
-`docs/results-memory.md`). The hoisted part hands on one vector per dtype, so that the
-rest reads one operand more.
+`docs/results-memory.md`). The hoisted part passes on one vector per dtype, which the
+rest of the cell reads as an additional operand.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,11 +31,11 @@ from edbatch.graph.type_table import TypeTable
 
 @dataclass(frozen=True, eq=False)
 class HoistedCell:
-    """A hoisted part of a cell and the rest, each a function for one instance.
+    """The hoisted part of a cell and the rest, each a function for one instance.
 
     Attributes:
-        vectors: The arrays handed on, of one axis, each of another dtype.
-        parameters_read: Numbers that the hoisted products read beside inputs.
+        vectors: The one-dimensional arrays passed to the rest, one per dtype.
+        parameters_read: Parameter elements that the hoisted products read.
 
     Example:
         >>> import edbatch as eb
@@ -61,7 +62,7 @@ class HoistedCell:
     _rest: Callable[..., Sequence[Array]] = field(repr=False)
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         vectors = ", ".join(map(str, self.vectors))
         return f"<HoistedCell that hands on {vectors}>"
 
@@ -115,16 +116,17 @@ class HoistedCell:
 
 
 def hoisted_cell(node_type: NodeType, types: TypeTable) -> HoistedCell | None:
-    """Divides the cell of a node type, if products of it can be hoisted.
+    """Splits the cell of a node type if it has products that can be hoisted.
 
     Args:
         node_type: The type.
-        types: The table that it is in.
+        types: The type's table.
 
     Returns:
         The parts; None if there is no product of external inputs, or no operand to
-        wait for. Cells that take keys stay whole: without keys they are other cells.
-        So do those whose parts on the way to different outputs must stay apart.
+        wait for. Cells that take keys are not split: without keys they would be
+        different cells. Neither are cells whose outputs must be kept apart
+        (`keeps_outputs_apart`).
 
     Example:
         >>> import edbatch as eb
@@ -184,7 +186,7 @@ def hoisted_cell(node_type: NodeType, types: TypeTable) -> HoistedCell | None:
 
 
 def _products_of_inputs(graph: CellGraph, times: Times) -> tuple[set[Var], int]:
-    """Finds values of products of external inputs, and `parameters_read`."""
+    """Finds values that depend on products of external inputs; `parameters_read`."""
     found: set[Var] = set()
     parameters_read = 0
     for node in graph.nodes:

@@ -1,7 +1,7 @@
-"""The types of a model as they run: some divided, some those of a whole family.
+"""The types of a model as they run: whole, divided, or shared by a family.
 
-A type may be divided into a hoisted part and the rest, and types that differ in their
-parameters alone may run as one (`edbatch.cell.shared_types`).
+A type may be divided into a hoisted part and the rest, and types that differ only in
+their parameters may run as one (`edbatch.cell.shared_types`).
 """
 
 import math
@@ -24,7 +24,7 @@ from edbatch.graph.type_table import TypeTable
 from edbatch.schedule.hoist import NONE, Numbers
 from edbatch.schedule.interrupt import deferred_interrupt
 
-# The parts of a type that the table of types as they run may hold.
+# The parts of a type that the table of types as they run may contain.
 WHOLE, HOISTED, REST = "whole", "hoisted", "rest"
 
 
@@ -32,9 +32,9 @@ class Part(NamedTuple):
     """A part of a recorded type.
 
     Attributes:
-        type_id: The type; the first of its family where types share.
+        type_id: The type; for types that share, the first type of their family.
         part: `WHOLE`, `HOISTED` or `REST`.
-        kin: Of which family of the type it is the part; `ALONE` of none.
+        kin: Which of the type's relatives it shares with; `ALONE` if with none.
     """
 
     type_id: int
@@ -42,11 +42,12 @@ class Part(NamedTuple):
     kin: int = ALONE
 
 
-# A type is divided if the products of its external inputs read at least so many numbers
-# of parameters, and so many for each number that they hand on to a batch, and if it has
-# so many batches. Narrow batches read much for little, and many batches read it often.
-# Lattices gain (see `docs/results-memory.md`); child-sum trees, with few and wide
-# batches, and cells of 64, whose parameters stay in the cache, would lose.
+# A type is divided if the products of its external inputs read at least this many
+# elements of parameters, at least this many per element that they hand on to a batch,
+# and if it has at least this many batches. In narrow batches parameters are read for
+# few results, and with many batches they are read often. Lattices gain (see
+# `docs/results-memory.md`). Child-sum trees, with few and wide batches, and cells of
+# hidden size 64, whose parameters stay in the cache, would lose.
 _LEAST_PARAMETERS = 1 << 15
 _LEAST_SHARE = 8
 _LEAST_BATCHES = 32
@@ -81,7 +82,7 @@ class HoistedTable(TypeTable):
         self.split = split
 
     def _register(self) -> None:
-        """Does nothing: pickles find the recorded types."""
+        """Does nothing: pickles look up the recorded types."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the recorded types, and which of them are divided."""
@@ -92,20 +93,20 @@ class HoistedTypes:
     """The types of one model as they run, shared by the threads that plan for it.
 
     Whether a type is divided, and whether it shares, is decided by the first minibatch
-    that has it; after `freeze`, other types are not divided, and join families alone
-    that are there.
+    that has it. After `freeze`, no further types are divided, and types only join
+    existing families.
 
     Args:
         recorded: The types as they were recorded; the table may grow.
-        always: Whether to divide every cell that can be, not only where it pays.
+        always: Whether to divide every cell that can be divided, not only if it pays.
         hoists: Whether to divide cells at all.
-        shares: Whether types that differ in their parameters alone run as one.
-        anticipates: Whether they do from the first one on; see `SharedTypes`.
+        shares: Whether types that differ only in their parameters run as one.
+        anticipates: Whether they share from the first type on; see `SharedTypes`.
 
     Attributes:
-        table: The types as they run; array kinds are those of the recorded ones.
+        table: The types as they run; their array kinds are those of the recorded types.
         recorded: The types as they were recorded.
-        parts: Which part of which recorded type each type of the table is.
+        parts: The part of a recorded type that each type of the table is.
 
     Example:
         >>> import edbatch as eb
@@ -140,15 +141,15 @@ class HoistedTypes:
             _all_of(recorded).add(self)
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         return f"<HoistedTypes: {len(self.recorded)} types run as {len(self.table)}>"
 
     def __copy__(self) -> "HoistedTypes":
-        """Returns the object itself, as for tables of types."""
+        """Returns the object itself, as type tables do."""
         return self
 
     def __deepcopy__(self, memo: Any) -> "HoistedTypes":
-        """Returns the object itself, as for tables of types."""
+        """Returns the object itself, as type tables do."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -162,26 +163,26 @@ class HoistedTypes:
         return _load, (self.recorded, how, parts, decided, rest, hoisted, shared)
 
     def scratch(self) -> "HoistedTypes":
-        """Returns a copy that decides for itself, of the same recorded types."""
+        """Returns a copy for the same recorded types that decides independently."""
         with self._lock:
             found = HoistedTypes(self.recorded, **self._how._asdict())
             for part, node_type in zip(self.parts, self.table.types, strict=True):
-                found._add(part, node_type)  # of the same functions, which are traced
+                found._add(part, node_type)  # with the same functions, which are traced
             own = self.parts, self._decided.tolist(), self._rest, self._hoisted
             found._restore(*own, self._shared.all())
             found._frozen = self._frozen
-        with self.recorded.lock:  # pickles find the types of the model alone
+        with self.recorded.lock:  # pickles only find the types of the model
             _all_of(self.recorded).discard(found)
         return found
 
     def freeze(self) -> None:
-        """Divides no type any more that is not divided by now."""
+        """Stops dividing types; types that are divided stay divided."""
         with self._lock:
             self._frozen = True
 
     @property
     def are_recorded(self) -> bool:
-        """Whether all types run as they were recorded, and so with the same ids."""
+        """Whether all types run as they were recorded, and thus with the same ids."""
         with self._lock:
             return self._numbers is None
 
@@ -191,7 +192,7 @@ class HoistedTypes:
             return tuple(k for k, each in enumerate(self._hoisted) if each != NONE)
 
     def families(self) -> dict[int, tuple[int, ...]]:
-        """Returns the recorded types of each family, by the first of them."""
+        """Returns the recorded types of each family, by its first type."""
         with self._lock:
             found: dict[int, list[int]] = {}
             for type_id, (first, kin) in enumerate(self._shared.all()):
@@ -200,7 +201,7 @@ class HoistedTypes:
             return {first: tuple(each) for first, each in found.items()}
 
     def place(self, part: Part) -> int:
-        """Returns the position of a part of a recorded type.
+        """Returns the position in the table of a part of a recorded type.
 
         Args:
             part: The part.
@@ -252,7 +253,7 @@ class HoistedTypes:
         hoisted: Sequence[int],
         shared: Sequence[Shared],
     ) -> None:
-        """Makes the types of a pickle again, in the same order."""
+        """Recreates the types of a pickle, in the same order."""
         self._shared.extend()
         for type_id, (_, kin) in enumerate(shared):
             if kin == INDEXED and self._shared.indexed(type_id):
@@ -260,7 +261,7 @@ class HoistedTypes:
             elif kin != ALONE:
                 self._shared.family(type_id, kin)
         for part in parts:
-            if part.part != REST and part not in self._place:  # it comes with the other
+            if part.part != REST and part not in self._place:  # added with `HOISTED`
                 self._add_again(part)
         self._decided = np.array(decided, np.bool_)
         self._rest, self._hoisted = list(rest), list(hoisted)
@@ -274,13 +275,13 @@ class HoistedTypes:
         return place
 
     def _whole(self, own: Shared) -> int:
-        """The position of a type, or of what its family runs as."""
+        """The position of a type, or of the type that its family runs as."""
         part = Part(own[0], WHOLE, own[1])
         found = self._place.get(part)
         return self._add(part, self._type(own)) if found is None else found
 
     def _type(self, own: Shared) -> NodeType:
-        """A recorded type, or the one that a family runs as."""
+        """A recorded type, or the type that its family runs as."""
         type_id, kin = own
         if kin == ALONE:
             return self.recorded.types[type_id]
@@ -290,7 +291,7 @@ class HoistedTypes:
         return replace(first, family=family)
 
     def _indexed_type(self, type_id: int) -> NodeType:
-        """The type whose chunks read one entry of its parameters each."""
+        """The type whose chunks each read one entry of its parameters."""
         node_type, cell = self.recorded.types[type_id], self._shared.indexed(type_id)
         assert cell is not None, "an indexed type indexes a parameter"
         own = node_type.template
@@ -300,10 +301,10 @@ class HoistedTypes:
         return indexed_type(node_type, cell, template)
 
     def node_members(self, graph: DataflowGraph) -> np.ndarray | None:
-        """Returns whose parameters the nodes of a recorded graph read.
+        """Returns the family member whose parameters each node of a graph reads.
 
         Args:
-            graph: The graph.
+            graph: The recorded graph.
 
         Returns:
             The position of each node's type in its family, or the entry that it reads;
@@ -324,13 +325,14 @@ class HoistedTypes:
         return found
 
     def index_values(self, graph: DataflowGraph) -> bytes:
-        """Returns the values of external inputs that decide about chunks.
+        """Returns the values of external inputs that affect how chunks are cut.
 
         Args:
             graph: The graph of a minibatch.
 
         Returns:
-            The values, to tell minibatches of one structure apart; empty if none does.
+            The values, which distinguish minibatches of one structure; empty if there
+            are none.
         """
         with self._lock:
             indexed = bool(self._shared.index_types())
@@ -338,14 +340,15 @@ class HoistedTypes:
         return b"" if members is None else members.tobytes()
 
     def run_as(self, types: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns as what all types run that are known by now; none is divided.
+        """Returns the types that all known types run as, if none is divided.
 
         Args:
-            types: Types of which it is decided now whether they share; ``[n] int32``.
+            types: Types for which to decide now whether they share; ``[n] int32``.
 
         Returns:
-            The position in the table of what each recorded type runs as, and whose
-            parameters it reads then, -1 where it has no family; ``[T] int32`` each.
+            The position in the table of the type that each recorded type runs as, and
+            the member whose parameters it reads, -1 if it has no family; ``[T] int32``
+            each.
         """
         with self._lock:
             self.numbers(types, np.ones(len(types), np.int64))
@@ -354,7 +357,7 @@ class HoistedTypes:
             return places, np.where(shares, self._shared.members(), -1).astype(np.int32)
 
     def numbers(self, batch_type: np.ndarray, batch_size: np.ndarray) -> Numbers | None:
-        """Returns the positions of all types that are known by now.
+        """Returns the positions of all known types.
 
         Args:
             batch_type: The types of a minibatch's batches; ``[S] int32``.
@@ -366,7 +369,7 @@ class HoistedTypes:
         with self._lock:
             self._catch_up()
             if not (self._frozen or self._decided[batch_type].all()):
-                with deferred_interrupt():  # or the tables would disagree for ever
+                with deferred_interrupt():  # otherwise tables could disagree for good
                     self._decide_all(batch_type, batch_size)
             return self._numbers
 
@@ -385,13 +388,13 @@ class HoistedTypes:
         self._number()
 
     def _catch_up(self) -> None:
-        """Takes over types that were recorded since, if there are any."""
+        """Adds the types recorded since the last call, if there are any."""
         if len(self._rest) < len(self.recorded):
             with deferred_interrupt():
                 self._extend()
 
     def _extend(self) -> None:
-        """Takes over types that were recorded since."""
+        """Adds the types recorded since the last call."""
         self._shared.extend()
         decided = np.zeros(len(self._shared), np.bool_)
         decided[: len(self._decided)] = self._decided
@@ -406,14 +409,14 @@ class HoistedTypes:
             self._number()
 
     def _place_families(self) -> None:
-        """Has the types of new families run as one, those that were met before, too."""
+        """Makes the types of new families run as one, including earlier types."""
         for type_id in range(len(self._rest)):
             own = self._shared.of(type_id)
             if own[1] != ALONE:
                 self._put(type_id, own)
 
     def _put(self, type_id: int, own: Shared) -> None:
-        """Places a recorded type: as it is, or as its family runs."""
+        """Places a recorded type: on its own, or as its family runs."""
         hoisted = self._place.get(Part(own[0], HOISTED, own[1]))
         if own[1] == ALONE or hoisted is None:
             self._rest[type_id], self._hoisted[type_id] = self._whole(own), NONE
@@ -449,7 +452,7 @@ class HoistedTypes:
                 self._rest[type_id] = self._place[Part(own[0], REST, own[1])]
 
     def _divide(self, own: Shared, cell: HoistedCell | None = None) -> bool:
-        """Adds both parts of a type, unless they are there; False if it has none."""
+        """Adds both parts of a type, unless they exist; False if it has no parts."""
         node_type = self._type(own)
         cell = cell or hoisted_cell(node_type, self.recorded)
         if cell is None:
@@ -461,7 +464,7 @@ class HoistedTypes:
             params = self.recorded.params
             hoisted = hoisted_part(node_type, cell, kinds, params)
             rest = rest_part(node_type, cell, kinds, params)
-            with deferred_interrupt(short=True):  # neither is there without the other
+            with deferred_interrupt(short=True):  # never one without the other
                 self._add(before, hoisted)
                 self._add(after, rest)
         return True
@@ -486,7 +489,7 @@ def _load(
     hoisted: Sequence[int],
     shared: Sequence[Shared],
 ) -> HoistedTypes:
-    """Finds the types of a pickle among those of this process, or makes them again."""
+    """Finds the types of a pickle among those of this process, or recreates them."""
     with recorded.lock:
         for each in list(_all_of(recorded)):
             same = (each._how, each._frozen) == how

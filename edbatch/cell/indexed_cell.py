@@ -1,13 +1,13 @@
-"""A cell that indexes a parameter by an integer: whose nodes read one entry each.
+"""A cell that indexes a parameter by an integer, so that each node reads one entry.
 
-A mixture of experts may hold its matrices as one array, ``[E, n, m]``, of which a cell
-takes ``w[k]`` by an integer that comes from outside. Run row by row, each row would
-read a matrix of its own. The integers are known on the host before anything runs, so
-rows are put into chunks by them, and each chunk reads one entry, as if it were the
-parameters of one member of a family.
+A mixture of experts may hold its matrices as one array, ``[E, n, m]``, from which a
+cell takes ``w[k]`` by an integer that is an external input. Run row by row, each row
+would gather its own matrix. The integers are known on the host before anything runs, so
+rows are put into chunks by integer, and each chunk reads one entry, as if the entry
+were the parameters of one member of a family.
 
 Gain (docs/results.md, "Mixture of experts"): 1,000 rows of as many experts take 6 ms in
-such chunks, and 138 where each row gathers its matrix.
+such chunks, and 138 ms if each row gathers its matrix.
 """
 
 import math
@@ -40,17 +40,17 @@ from edbatch.graph.parameters import part_of
 from edbatch.graph.type_table import TypeTable
 
 _LEAST_ENTRY = 1 << 14  # bytes; smaller entries, such as word vectors, are gathered
-_MOST_STEPS = 12  # equations from an integer to the entry's number
+_MOST_STEPS = 12  # equations from the integer to the index of the entry
 
 
 @dataclass(frozen=True, eq=False)
 class IndexedCell:
-    """The parameters that a cell indexes, and by which input.
+    """The parameters that a cell indexes, and the input that it indexes them by.
 
     Attributes:
         slot: The external slot of the integer.
         family: The entries as members.
-        function: The cell, of parameters that are those of one entry.
+        function: The cell, taking the parameters of one entry.
     """
 
     slot: int
@@ -58,7 +58,7 @@ class IndexedCell:
     function: Callable[..., Any]
 
     def members(self, values: np.ndarray) -> np.ndarray:
-        """Returns the entries that integers select, as indexing in JAX does.
+        """Returns the entries that integers select, with JAX's indexing rules.
 
         Args:
             values: The integers; ``[n]``.
@@ -76,14 +76,14 @@ def _entries(values: np.ndarray, size: int) -> np.ndarray:
 
 
 def may_index(node_type: NodeType, types: TypeTable) -> bool:
-    """Tells, without a trace, whether a type's cell may index a large parameter.
+    """Returns, without a trace, whether a type's cell may index a large parameter.
 
     Args:
         node_type: The type.
-        types: The table that it is in.
+        types: The type's table.
 
     Returns:
-        Whether it reads an integer from outside, and a parameter of large entries.
+        Whether it reads an integer external input and a parameter with large entries.
     """
     if node_type.takes_rng or not _integers(node_type, types):
         return False
@@ -100,11 +100,11 @@ def indexed_cell(node_type: NodeType, types: TypeTable) -> IndexedCell | None:
 
     Args:
         node_type: The type.
-        types: The table that it is in.
+        types: The type's table.
 
     Returns:
-        The cell as one entry runs it; None if no large parameter is read in this way
-        alone.
+        The cell as it runs with one entry; None if there is no large parameter that
+        the cell only reads in this way.
     """
     template = node_type.template
 
@@ -131,8 +131,8 @@ def indexed_type(
 
     Args:
         node_type: The type as it was recorded.
-        cell: How it indexes its parameters.
-        template: How to call the function: with all parameters, operands, externals.
+        cell: The parameters that it indexes.
+        template: Template of calls with all parameters, operands and external inputs.
     """
     return replace(
         node_type, function=cell.function, template=template, family=cell.family
@@ -140,7 +140,7 @@ def indexed_type(
 
 
 def _integers(node_type: NodeType, types: TypeTable) -> list[int]:
-    """The external groups that are integers."""
+    """The external groups that are scalar integers."""
     avals = [
         types.avals[node_type.external_kinds[each.slots[0]]]
         for each in node_type.template.externals
@@ -162,9 +162,9 @@ def _is_large(shape: Sequence[int], dtype: Any) -> bool:
 
 
 def _reads_of(graph: CellGraph, index: Var) -> list[JaxprEqn]:
-    """The equations that read an entry of a large parameter, and it is read so alone.
+    """The equations that read one entry of a large parameter with no other readers.
 
-    All of them select the same entry, in arrays of one length.
+    All of them select the same entry, from arrays of equal length.
     """
     uses: dict[Var, list[Any]] = {var: [] for var in graph.parameters}
     for node in (*graph.nodes, None):
@@ -202,7 +202,7 @@ def _selects(
     index: Var,
     sources: dict[Any, frozenset[Var]],
 ) -> bool:
-    """Whether an equation reads the entry of a table that an index selects."""
+    """Whether an equation reads the entry of a table that the index selects."""
     if not is_operation(node, (DYNAMIC_SLICE,)):
         return False
     start = node.invars[1]
@@ -224,10 +224,11 @@ def _selects(
 
 
 def _tried_indexes(dtype: np.iinfo[Any], size: int) -> np.ndarray:
-    """The integers for which an index is compared with what indexing selects.
+    """The integers on which an index computation is compared with JAX's indexing.
 
-    All of a small dtype; of a large one all near those that `_normalizes` lets an index
-    be compared with, beyond which its computation keeps its form.
+    For a small dtype these are all its values. For a large one they are all values near
+    the constants that `_normalizes` allows an index to be compared with; beyond these
+    the computation keeps its form.
     """
     limit = (_MOST_STEPS + 1) * size + 2 if dtype.bits > 16 else dtype.max + 1
     return np.arange(
@@ -236,9 +237,9 @@ def _tried_indexes(dtype: np.iinfo[Any], size: int) -> np.ndarray:
 
 
 def _normalizes(node: Node, size: int) -> bool:
-    """Whether an equation may be a part of how JAX normalizes an index.
+    """Whether an equation may be part of JAX's normalization of an index.
 
-    These choose, compare and add integers that are at most the size of the array.
+    Such equations select, compare and add integers that are at most the array's size.
     """
     if not is_operation(node, INDEX_STEPS):
         return False
@@ -254,7 +255,7 @@ def _normalizes(node: Node, size: int) -> bool:
 def _function(
     graph: CellGraph, reads: Sequence[JaxprEqn], positions: dict[Any, int]
 ) -> Callable[..., list[Any]]:
-    """The cell, of parameters that have one entry where the cell indexes them."""
+    """The cell, with parameters that have one entry where the cell indexes them."""
     entries = [each.outvars[0] for each in reads]
     nodes = [node for node in graph.nodes if not any(node is each for each in reads)]
     run = graph_function(

@@ -1,9 +1,9 @@
-"""Slices that take a variable apart, as one split.
+"""Replaces slices that together cover a variable by one split.
 
 The cotangent of a slice is padded with zeros to the whole variable, and the padded
-arrays are summed, where that of a split is one concatenation: in a tree-LSTM's backward
-pass the sums took as long as half of its products. Ten of the twelve first workloads
-have such cells.
+arrays are summed. The cotangent of a split is a single concatenation. In a tree-LSTM's
+backward pass the sums took as long as half of its products. Ten of the twelve first
+workloads have such cells.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _Part = tuple[JaxprEqn, Place]
 
 
 def join_slices(graph: CellGraph) -> CellGraph:
-    """Joins the slices of each variable that cover it once, side by side.
+    """Joins slices of a variable that are adjacent and cover it without overlap.
 
     A last part that no slice covers becomes an unread result of the split.
 
@@ -28,8 +28,8 @@ def join_slices(graph: CellGraph) -> CellGraph:
         graph: A graph of equations.
 
     Returns:
-        The graph with splits in their place; the same graph if there is nothing to
-        join.
+        The graph with splits in place of these slices; the same graph if there is
+        nothing to join.
     """
     parts: dict[tuple[Var, int], list[_Part]] = {}
     for node in graph.nodes:

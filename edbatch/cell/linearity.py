@@ -1,9 +1,9 @@
-"""Tells whether a function is linear in some of its arguments, by its equations.
+"""Decides from its equations whether a function is linear in some arguments.
 
-A rule of `jax.custom_vjp` may be anything. Each value of its jaxpr is zero, constant in
-the arguments, linear in them, or something else, which is found as abstract
-interpretation finds properties (Cousot and Cousot 1977): equation by equation, and for
-loops until nothing changes.
+A `jax.custom_vjp` rule may compute anything. Each value of its jaxpr is zero, constant
+in the arguments, linear in them, or something else. Which of these holds is found by
+abstract interpretation (Cousot and Cousot 1977): equation by equation, and for loops
+until a fixed point is reached.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ from edbatch.cell.primitives import (
     REMAT,
 )
 
-_MOST_READ = 1 << 16  # elements of a constant that are looked at
+_MOST_READ = 1 << 16  # elements of a constant whose values are read
 _LEAST_BITS = 16  # casts to floats of fewer bits are more than a rounding error
 _CALLS = frozenset({REMAT, CUSTOM_VJP, "custom_jvp_call", "jit", "closed_call"})
 
@@ -54,15 +54,15 @@ ZERO, CONSTANT, LINEAR, OTHER = Degree
 
 
 def is_linear(body: Body, constant: int) -> bool:
-    """Tells whether a function is linear in its last arguments.
+    """Returns whether a function is linear in its last arguments.
 
     Args:
         body: The function.
-        constant: How many arguments come before these.
+        constant: The number of arguments before these.
 
     Returns:
-        True only if all floating results are linear in all of them together, up to
-        rounding; False where that cannot be told.
+        True only if all floating-point results are jointly linear in these arguments,
+        up to rounding; False if that cannot be decided.
     """
     own = [CONSTANT if k < constant else LINEAR for k in range(len(body.inputs))]
     found = zip(body.outputs, _degrees(body, own), strict=True)
@@ -87,17 +87,17 @@ def _degrees(body: Body, arguments: Sequence[Degree]) -> list[Degree]:
 
 
 def _of_constant(value: Any) -> Degree:
-    """The degree of an array, whose values are looked at if it is small."""
+    """The degree of an array; the values of a small array are read."""
     if getattr(value, "size", 1) > _MOST_READ:
         return CONSTANT
     try:
         return CONSTANT if np.asarray(value).any() else ZERO
-    except TypeError:  # a key, say
+    except TypeError:  # such as a key
         return CONSTANT
 
 
 def _of_results(eqn: JaxprEqn, degrees: Sequence[Degree]) -> list[Degree]:
-    """The degrees of an equation's results, from those of its inputs."""
+    """The degrees of an equation's results, given the degrees of its inputs."""
     name, count = name_of(eqn), len(eqn.outvars)
     if name == "optimization_barrier":
         return list(degrees)
@@ -116,7 +116,7 @@ def _of_results(eqn: JaxprEqn, degrees: Sequence[Degree]) -> list[Degree]:
 
 
 def _of_scan(body: Body, degrees: list[Degree], carried: slice) -> list[Degree]:
-    """The degrees of a loop's results: those that hold for any number of steps."""
+    """The degrees of a loop's results that are valid for any number of steps."""
     while True:
         found = _degrees(body, degrees)
         before = degrees[carried]
@@ -128,7 +128,7 @@ def _of_scan(body: Body, degrees: list[Degree], carried: slice) -> list[Degree]:
 
 
 def _of_operation(eqn: JaxprEqn, name: str, degrees: Sequence[Degree]) -> Degree:
-    """The degree of what an operation computes."""
+    """The degree of an operation's result."""
     summed = _summed(eqn, name, degrees)
     rest = [each for k, each in enumerate(degrees) if k not in summed]
     if not summed or any(map(_depends, rest)):
@@ -142,7 +142,7 @@ def _of_operation(eqn: JaxprEqn, name: str, degrees: Sequence[Degree]) -> Degree
 
 
 def _summed(eqn: JaxprEqn, name: str, degrees: Sequence[Degree]) -> Sequence[int]:
-    """Which inputs an operation is linear in, all together, if the rest is constant."""
+    """The inputs in which an operation is jointly linear, the others being constant."""
     places = range(len(degrees))
     if name == CAST and not _keeps_numbers(eqn.outvars[0]):
         return ()
@@ -159,7 +159,7 @@ def _summed(eqn: JaxprEqn, name: str, degrees: Sequence[Degree]) -> Sequence[int
 
 
 def _keeps_numbers(var: Var) -> bool:
-    """Whether numbers that are cast to the dtype of a variable are only rounded."""
+    """Whether a cast to the dtype of a variable only rounds numbers."""
     return is_float(var) and 8 * dtype_of(var).itemsize >= _LEAST_BITS
 
 
@@ -168,9 +168,9 @@ def _depends(degree: Degree) -> bool:
 
 
 def _sum(one: Degree, other: Degree) -> Degree:
-    """The degree of a sum, and of what may be either of two values.
+    """The degree of a sum, or of a value that is one of two.
 
-    That of a linear one and a constant is neither.
+    The sum of a linear value and a constant is neither linear nor constant.
     """
     if one is ZERO or one is other:
         return other

@@ -1,8 +1,8 @@
-"""Wide products written as equations, with slices in place of copies where possible.
+"""Writes wide products as equations, with slices in place of copies where possible.
 
-A wide product computes one *block*, its columns side by side. Its results are slices of
-the block. Where a wide product reads inputs that stand side by side in a larger
-variable, it reads one slice; else they are concatenated.
+A wide product computes one *block*: its concatenated columns. Its results are slices of
+the block. If the inputs of a wide product are adjacent in a larger variable, it reads
+one slice; otherwise they are concatenated.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def lower(graph: CellGraph, target: Target) -> CellGraph:
         target: The device that runs it.
 
     Returns:
-        A graph of equations alone.
+        A graph that consists of equations only.
     """
     lowering = _Lowering(target)
     for node in graph.nodes:
@@ -44,22 +44,22 @@ def lower(graph: CellGraph, target: Target) -> CellGraph:
 
 
 def extra_columns(rows: int, columns: int, itemsize: int, target: Target) -> int:
-    """Returns how many columns of zeros make a matrix faster to multiply.
+    """Returns the number of zero columns that make products with a matrix faster.
 
-    Rows that are a multiple of 4,096 bytes apart fall into the same few sets of a CPU's
-    caches: with 512 or 768 by 1,024 float32, a product of 8 to 32 rows took 1.2 to 1.6
-    times as long as with one more line of columns, one of 64 rows 0.92 to 1.05 times.
-    Matrices of one megabyte took as long with it as without.
+    Rows that are a multiple of 4,096 bytes apart map to the same few sets of a CPU's
+    caches. With 512 or 768 by 1,024 float32, a product of 8 to 32 rows took 1.2 to 1.6
+    times as long as with one more cache line of columns, a product of 64 rows 0.92 to
+    1.05 times. Matrices of one megabyte took as long with it as without.
 
     Args:
-        rows: Rows of the matrix, which lies row by row.
+        rows: Rows of the matrix, which is stored in row-major order.
         columns: Its columns.
-        itemsize: Bytes of a number.
+        itemsize: Bytes per element.
         target: The device that multiplies by it.
 
     Returns:
-        The columns of one line; 0 where rows are not so far apart, the matrix is small,
-        or the target needs none.
+        The columns of one cache line; 0 if rows are not that far apart, the matrix is
+        small, or the target needs none.
     """
     length = columns * itemsize
     page = target.page_bytes
@@ -73,7 +73,7 @@ class _Lowering(Emitter):
         super().__init__()
         self.target = target
         self.places: dict[Var, Place] = {}
-        self.known: dict[Var, Atom] = {}  # what stands for a wide product's columns
+        self.known: dict[Var, Atom] = {}  # replacement of a wide product's columns
 
     def read(self, atom: Atom) -> Atom:
         return self.known.get(atom, atom) if isinstance(atom, Var) else atom
@@ -109,7 +109,7 @@ class _Lowering(Emitter):
             start = stop
 
     def _widened(self, array: Atom, extra: int) -> Atom:
-        """Adds columns of zeros, whose products are not read."""
+        """Adds zero columns, whose products are not read."""
         if not extra:
             return array
         none = [(0, 0)] * (len(shape_of(array)) - 1)
@@ -124,7 +124,7 @@ class _Lowering(Emitter):
         return weights
 
     def _row_order(self, inputs: Sequence[Atom]) -> list[int]:
-        """Inputs in the order in which they stand in larger variables, if they do."""
+        """Inputs in their order in larger variables, if they are parts of some."""
         blocks: dict[Var, int] = {}
 
         def key(row: int) -> tuple[int, int]:

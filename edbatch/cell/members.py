@@ -1,9 +1,9 @@
-"""Cells whose parameters are those of one member of a family, chunk by chunk.
+"""Cells that read the parameters of one family member per chunk.
 
-The program of the family's first type serves all: what it makes of parameters alone is
-made of stacked ones, ``[G, ...]``, and a chunk takes its member's part of it by one
-slice per array. So no row reads a matrix of its own, and a loop is compiled once for
-all layers of a stack.
+All members share the program of the family's first type. Its packed arrays are computed
+from stacked parameters, ``[G, ...]``, and a chunk takes its member's part by one slice
+per array. So no row gathers its own matrix, and one loop is compiled for all layers of
+a stack.
 """
 
 import math
@@ -29,12 +29,12 @@ _LOOKUPS = ("gather", "dynamic_slice")
 
 @dataclass(frozen=True, eq=False)
 class MemberCell:
-    """Parameters of a cell's program, for all members of a family.
+    """The packed parameters of a cell's program for all members of a family.
 
     Attributes:
         cell: The program of the first type.
         family: The family.
-        stacked: Which packed arrays differ between members; the others stand once.
+        stacked: Which packed arrays differ between members; the others are not stacked.
     """
 
     cell: CellProgram
@@ -42,13 +42,13 @@ class MemberCell:
     stacked: tuple[bool, ...]
 
     def pack(self, params: Any) -> Packed:
-        """Computes the values of parameters alone.
+        """Computes the values that depend on parameters only.
 
         Args:
             params: The model's parameters.
 
         Returns:
-            As `CellProgram.pack`, arrays that are stacked as ``[G, ...]``.
+            As `CellProgram.pack`; stacked arrays are ``[G, ...]``.
         """
         leaves, treedef = jax.tree.flatten(params)
         family = self.family
@@ -67,14 +67,14 @@ class MemberCell:
     def map(
         self, function: Callable[[Packed], list[Array | None]], packed: Packed
     ) -> "Stacks":
-        """Computes something of each member's packed arrays.
+        """Applies a function to each member's packed arrays.
 
         Args:
             function: From the packed arrays of one member to arrays; pure JAX.
-            packed: The packed arrays of all, from `pack`.
+            packed: The packed arrays of all members, from `pack`.
 
         Returns:
-            What the function returns, for all members.
+            The function's results for all members.
         """
         specs = tuple(
             jax.ShapeDtypeStruct(
@@ -95,7 +95,7 @@ class MemberCell:
         arrays: Any = []
         if any(self.stacked) and axes:
             arrays = jax.vmap(present, own_axes, axes)(packed)
-        elif axes:  # nothing that is read is a member's own
+        elif axes:  # nothing read here differs between members
             arrays = present(packed)
         rows = iter(zip(arrays, axes, strict=True))
         both = [next(rows) if each else (None, None) for each in found]
@@ -105,7 +105,7 @@ class MemberCell:
         """Takes a member's packed arrays.
 
         Args:
-            arrays: The packed arrays of all, from `pack`.
+            arrays: The packed arrays of all members, from `pack`.
             member: The member, a scalar.
 
         Returns:
@@ -123,7 +123,7 @@ def member_cell(cell: CellProgram, types: TypeTable, family: Family) -> MemberCe
         family: The family.
 
     Returns:
-        The program; one object for as long as the table exists.
+        The program; the same object for the lifetime of the table.
     """
 
     def make() -> MemberCell:
@@ -137,13 +137,13 @@ def member_cell(cell: CellProgram, types: TypeTable, family: Family) -> MemberCe
 
 
 class Copies(NamedTuple):
-    """Bytes that a family copies and types apart do not.
+    """Bytes copied for a family that separate types would not copy.
 
     Attributes:
-        stack: The stacked parameters of all members, in every call that is traced; in
-            memory for as long as the parameters live, where they are kept.
-        tables: The parameters of one member in which nodes look up rows. Alone they
-            would read a few rows; a chunk of a family copies its member's parameters.
+        stack: The stacked parameters of all members. They are copied in every traced
+            call; otherwise they stay in memory as long as the parameters live.
+        tables: The parameters of one member in which nodes look up rows. A separate
+            type would read a few rows; a chunk of a family copies the whole tables.
     """
 
     stack: int
@@ -151,11 +151,11 @@ class Copies(NamedTuple):
 
 
 def count_copies(node_type: NodeType, types: TypeTable, family: Family) -> Copies:
-    """Counts what a family would copy.
+    """Counts the bytes that a family would copy.
 
     Args:
         node_type: The first type.
-        types: The table that it is in.
+        types: The type's table.
         family: The family.
 
     Returns:
@@ -174,7 +174,7 @@ def count_copies(node_type: NodeType, types: TypeTable, family: Family) -> Copie
 
 
 def _table_bytes(graph: CellGraph, family: Family) -> int:
-    """The bytes of a member in which nodes look up rows, each table once."""
+    """The bytes of one member's lookup tables, each table counted once."""
     reached = _reached(graph, [graph.parameters[k] for k in family.leaves])
     times = binding_times(graph)
     tables = set()
@@ -191,7 +191,7 @@ def _table_bytes(graph: CellGraph, family: Family) -> int:
 
 
 def _reached(graph: CellGraph, sources: Sequence[Var]) -> set[Any]:
-    """The variables that are computed from some parameters."""
+    """The variables that are computed from some of the parameters."""
     found: set[Any] = set(sources)
     for node in graph.nodes:
         if not found.isdisjoint(variables(node.invars)):

@@ -1,9 +1,9 @@
-"""Writes of cells to modules of Flax nnx that they are given, which are refused.
+"""Refuses writes of cells to the Flax nnx modules that are passed to them.
 
-A cell runs on a copy of a module, for each node anew and in any order, so what it
-writes to a variable, a stream of random numbers or an attribute would be lost: a
-dropout would drop the same numbers at every node. Who merges a module from its state in
-the cell has a copy in any case, and returns what is to be kept.
+A cell runs on a copy of a module, separately for each node and in any order. So its
+writes to a variable, a random number stream or an attribute would be lost: a dropout
+would drop the same elements at every node. A cell that merges a module from its state
+has its own copy in any case, and returns what has to be kept.
 """
 
 import functools
@@ -18,12 +18,12 @@ from edbatch.cell.jaxpr import Atom, Body, Var, argument_of, trace
 from edbatch.errors import CellError
 
 _FLAX = "flax.nnx"
-# What eval() and train() set, and what a list knows of its elements.
+# Attributes that eval() and train() set, and the length of a list.
 _UNSEEN = {"deterministic", "use_running_average", "_length"}
 
 
 class _Part(NamedTuple):
-    """A variable or an attribute: its class, its arrays, and what else it is."""
+    """A variable or an attribute: its class, its arrays, and its remaining value."""
 
     kind: type
     arrays: tuple[Any, ...] = ()
@@ -34,13 +34,13 @@ _Parts = dict[str, _Part]  # by name, such as ``layers.0.kernel``
 
 
 class WrittenParts(NamedTuple):
-    """What a function wrote to modules.
+    """A function's writes to modules.
 
     Attributes:
         arrays: Name, class of the variable, and the arrays before and after. They may
-            be the same, handed through a function that is jitted.
+            hold the same values, if they only passed through a jitted function.
         attributes: Name and class of attributes and variables that have another value,
-            or are new or gone.
+            are new, or are gone.
     """
 
     arrays: list[tuple[str, type, Any, Any]]
@@ -48,7 +48,7 @@ class WrittenParts(NamedTuple):
 
 
 class WatchedModules:
-    """The modules among the arguments of a function, as they are before it runs.
+    """The modules among a function's arguments, as they are before it runs.
 
     Args:
         arguments: The arguments, a pytree.
@@ -60,7 +60,7 @@ class WatchedModules:
         self._before = [_parts_of(each) for each in self._modules]
 
     def written(self) -> WrittenParts:
-        """Returns what was written to them since."""
+        """Returns the writes to the modules since then."""
         found = WrittenParts([], [])
         for module, before in zip(self._modules, self._before, strict=True):
             _compare(before, _parts_of(module, copies=False), found)
@@ -73,18 +73,18 @@ def refuse_writes(
     arguments: Sequence[Any],
     written: WrittenParts,
 ) -> None:
-    """Raises an error for what a cell writes to modules.
+    """Raises an error for a cell's writes to modules.
 
     Args:
         name: The cell's name.
-        run: Runs the cell's function; returns its result, and the modules that it got.
-        arguments: What ``run`` takes, with ``jax.ShapeDtypeStruct`` leaves.
-        written: What it wrote when it was traced.
+        run: Runs the cell's function; returns its result, and the modules it received.
+        arguments: Arguments for ``run``, with ``jax.ShapeDtypeStruct`` leaves.
+        written: The function's writes when it was traced.
 
     Raises:
-        CellError: It wrote something, and not only handed an array through a function
-            that is jitted, as `nnx.remat` and `nnx.jit` do; or drew random numbers that
-            its result depends on. `nnx.RNN` draws a key for zeros.
+        CellError: The function wrote something, and did not only pass an array through
+            a jitted function, as `nnx.remat` and `nnx.jit` do; or it drew random
+            numbers that its result depends on. `nnx.RNN` draws a key for zeros.
     """
     for path, kind in truly_written(run, arguments, written):
         if _is_random(kind):
@@ -112,7 +112,7 @@ def truly_written(
     arguments: Sequence[Any],
     written: WrittenParts,
 ) -> list[tuple[str, type]]:
-    """Leaves out arrays that were handed through, and draws that do not matter.
+    """Drops arrays that only passed through, and draws that do not affect the result.
 
     Args:
         run: As for `refuse_writes`.
@@ -120,7 +120,7 @@ def truly_written(
         written: As for `refuse_writes`.
 
     Returns:
-        Names and classes of the variables that are left.
+        Names and classes of the remaining variables.
     """
     if not written.arrays:
         return []
@@ -148,7 +148,7 @@ def truly_written(
 
 
 def _inputs_of(body: Body, outputs: Sequence[Atom]) -> set[int]:
-    """Positions of the arguments that some results depend on."""
+    """Positions of the arguments on which some results depend."""
     needed = {each for each in outputs if isinstance(each, Var)}
     for eqn in reversed(body.equations):
         if not needed.isdisjoint(eqn.outvars):
@@ -176,7 +176,7 @@ def _compare(before: _Parts, after: _Parts, found: WrittenParts) -> None:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two values are equal, and containers of the same elements."""
+    """Whether two values are equal, and containers have the same elements."""
     if one is other:
         return True
     structure: Any = jax.tree.structure(one)
@@ -190,18 +190,18 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _is_module(node: Any) -> bool:
-    """Whether it is a module, a list of them, or streams of random numbers."""
+    """Whether it is a module, a list of modules, or random number streams."""
     return "Pytree" in _classes_of(node)
 
 
 def _classes_of(node: Any) -> set[str]:
-    """Names of the classes of nnx from which that of an object is derived."""
+    """Names of the nnx classes from which an object's class is derived."""
     bases = type(node).__mro__
     return {each.__name__ for each in bases if each.__module__.startswith(_FLAX)}
 
 
 def _parts_of(module: Any, *, copies: bool = True) -> _Parts:
-    """Returns the variables and attributes of a module, and of those in it."""
+    """Returns the variables and attributes of a module and of its submodules."""
     found: _Parts = {}
     seen: set[int] = set()
 
@@ -232,7 +232,7 @@ def _parts_of(module: Any, *, copies: bool = True) -> _Parts:
 
 
 def _kept(value: Any) -> Any:
-    """A copy of a container, of the same elements, by which a write is seen."""
+    """A shallow copy of a container, against which later writes are detected."""
     if isinstance(value, set):
         return value.copy()
     return jax.tree.map(lambda leaf: leaf, value)

@@ -1,8 +1,8 @@
-"""A cell whose products run as few as possible: the door of packing.
+"""Entry point of packing: a cell with as few products as possible.
 
-Gain on 64 instances at hidden 32, 128 and 256 (`experiments/packing_speed.py`): the
-forward pass takes 0.82, 0.82 and 0.93 times as long for taggers, 0.87, 0.96 and 0.98
-for tree-LSTMs, as long as with matrices that were put side by side by hand.
+Gain on 64 instances at hidden size 32, 128 and 256 (`experiments/packing_speed.py`):
+the forward pass takes 0.82, 0.82 and 0.93 times as long for taggers, and 0.87, 0.96 and
+0.98 times for tree-LSTMs, the same as with matrices concatenated by hand.
 """
 
 import math
@@ -31,9 +31,9 @@ from edbatch.graph.node_type import NodeType
 from edbatch.graph.type_table import TypeTable
 from edbatch.target import Target, choose_target
 
-# Cost of a product beside the elements that it copies and writes, in elements per batch
-# row. Measured on a CPU core over widths 8 to 512 and hidden sizes 32 to 256: from near
-# here on it pays to bring two inputs side by side.
+# Fixed cost of a product, in addition to the elements that it copies and writes, in
+# elements per batch row. Measured on a CPU core over widths 8 to 512 and hidden sizes
+# 32 to 256: concatenating two inputs pays off from about this value on.
 OVERHEAD = 64
 
 
@@ -42,7 +42,7 @@ class PackedCell:
     """A cell in a parameter-time and a run-time partition.
 
     Attributes:
-        before: The operations of the cell as it is written.
+        before: The operations of the cell as written.
         after: The operations of `run`.
 
     Example:
@@ -63,7 +63,7 @@ class PackedCell:
     _output_tree: Any = field(repr=False)
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         before, after = self.before.num_products, self.after.num_products
         return f"<PackedCell: {before} products run as {after}>"
 
@@ -73,14 +73,14 @@ class PackedCell:
         return rows_of(self.run)
 
     def pack(self, params: Any) -> tuple[Array, ...]:
-        """Runs the parameter-time partition; once per call, outside of loops.
+        """Runs the parameter-time partition; once per call, outside loops.
 
         Args:
             params: The parameters.
 
         Returns:
             The arrays that `run` reads: merged parameters, values computed from
-            parameters, and those parameters that are read as they are. Pure JAX.
+            parameters, and parameters that are read unchanged. Pure JAX.
         """
         return tuple(self._pack(*jax.tree.leaves(params)))
 
@@ -93,7 +93,7 @@ class PackedCell:
                 `jax.vmap` runs many.
 
         Returns:
-            The cell's output, equal up to the rounding of floating numbers.
+            The cell's output, equal up to floating-point rounding.
         """
         results = self._run(*packed, *jax.tree.leaves(inputs))
         return jax.tree.unflatten(self._output_tree, results)
@@ -108,18 +108,18 @@ def pack_cell(
 ) -> PackedCell:
     """Merges a cell's products.
 
-    Products that share an input become one wide product; products that are summed
-    become one product of their inputs side by side; each where it saves more than its
-    copies cost. Values of parameters alone are computed in `PackedCell.pack`. Other
-    equations stay as they are, effects, control flow and rules of differentiation
-    included.
+    Products that share an input become one wide product. Products that are summed
+    become one product of their concatenated inputs. Each merge is made only if it saves
+    more than its copies cost. Values that depend on parameters only are computed in
+    `PackedCell.pack`. Other equations stay as they are, including effects, control flow
+    and differentiation rules.
 
     Args:
         function: ``function(params, *inputs)`` for one instance.
         params_spec: The parameters, with ``jax.ShapeDtypeStruct`` leaves.
         *input_specs: The inputs, likewise.
-        overhead: Cost of a product beside the elements that it copies and writes, in
-            elements per instance. More merges more.
+        overhead: Fixed cost of a product, in addition to the elements that it copies
+            and writes, in elements per instance. A higher value merges more.
         target: The device that runs it; None for `choose_target`.
 
     Returns:
@@ -175,12 +175,12 @@ def pack_type(
 
     Args:
         node_type: The type.
-        types: The table that it is in.
+        types: The type's table.
         target: As for `pack_cell`.
 
     Returns:
-        The packed cell. Its inputs are operands, external inputs and masks, as
-        `CallTemplate.call` takes them; it returns the list of the output's arrays.
+        The packed cell. Its inputs are operands, external inputs and masks, as for
+        `CallTemplate.call`; it returns the list of the output's arrays.
 
     Example:
         >>> import edbatch as eb
@@ -201,7 +201,7 @@ def pack_graph(graph: CellGraph, target: Target | None = None) -> PackedCell:
 
 
 def _merge(graph: CellGraph, overhead: int, target: Target) -> CellGraph:
-    """Merges products where it pays; returns equations again."""
+    """Merges products where it pays; the result has only equations again."""
     wide, cost = widen_products(graph, overhead)
     if not keeps_outputs_apart(graph):
         pushed = push_slices(graph)

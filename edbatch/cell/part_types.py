@@ -1,4 +1,4 @@
-"""The types of a divided type's parts: what is hoisted, and the rest that reads it."""
+"""The types of a divided type's parts: the hoisted part, and the rest that reads it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,8 +18,8 @@ def hoisted_part(
     Args:
         node_type: The type.
         cell: Its cell, divided.
-        kinds: Array kinds of what the hoisted part hands on.
-        params: The stand-in for parameters; None if there are none.
+        kinds: Array kinds of the arrays that the hoisted part hands on.
+        params: The placeholder for parameters; None if there are none.
     """
     template = node_type.template
     paddings = [each for each in template.paddings if each.kind == "external"]
@@ -66,13 +66,13 @@ def call_template(
     externals: Sequence[Slots],
     paddings: Sequence[Padding],
 ) -> CallTemplate:
-    """Says how to call a part: with parameters, a list of operands, one of externals.
+    """Makes the template of a part's calls: parameters, operands, external inputs.
 
     Args:
-        params: The stand-in for parameters; None if there are none.
-        operands: The slots of each operand; without one the list is left out.
+        params: The placeholder for parameters; None if there are none.
+        operands: The slots of each operand; without any, the list is omitted.
         externals: The slots of each external input.
-        paddings: The padded lists among them.
+        paddings: The padded lists among the arguments.
     """
     leaves = [("static", None) if params is None else ("parameter", params)]
     leaves += [("operand", k) for k in range(len(operands))]

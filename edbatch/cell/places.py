@@ -1,4 +1,4 @@
-"""Places of variables in larger ones, so that reading several can be one slice."""
+"""Places of variables in larger ones, so that one slice can read several."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,13 +12,13 @@ from edbatch.cell.jaxpr import Atom, JaxprEqn, Var, name_of, read_cuts, shape_of
 
 @dataclass(frozen=True)
 class Place:
-    """A variable as a slice of a larger one, along one dimension.
+    """A variable that is a slice of a larger one, along one dimension.
 
     Attributes:
         block: The larger variable.
         dim: The dimension.
         start: First element of the slice.
-        stop: Where the slice ends.
+        stop: End of the slice.
         is_element: Whether the variable is one element and lacks the dimension.
     """
 
@@ -33,15 +33,15 @@ Places = Mapping[Var, Place]
 
 
 def find_places(eqn: JaxprEqn, places: Places) -> dict[Var, Place]:
-    """Finds what an equation reads out of a larger variable.
+    """Finds the places of an equation's results in larger variables.
 
     Args:
-        eqn: An equation; any but a slice, a split or the removal of a dimension of
-            length one has none.
-        places: Those of the variables that it reads.
+        eqn: An equation; only slices, splits and the removal of a dimension of length
+            one have results with a place.
+        places: Places of the variables that it reads.
 
     Returns:
-        The places of its results, those that have one.
+        The places of those results that have one.
     """
     if not eqn.invars or not isinstance(eqn.invars[0], Var):
         return {}
@@ -63,13 +63,13 @@ def find_places(eqn: JaxprEqn, places: Places) -> dict[Var, Place]:
 def concatenated(
     emitter: Emitter, places: Places, atoms: Sequence[Atom], dim: int
 ) -> Atom:
-    """Reads variables side by side: as one slice of a block, else as a copy.
+    """Reads variables concatenated: as one slice of a block, otherwise as a copy.
 
     Args:
-        emitter: Takes the equations.
-        places: Where variables stand.
+        emitter: Collects the equations.
+        places: Places of variables.
         atoms: The variables to concatenate, at least one.
-        dim: The dimension along which.
+        dim: The dimension along which to concatenate.
 
     Returns:
         The concatenation.
@@ -87,7 +87,7 @@ def concatenated(
 
 
 def _as_run(places: Places, atoms: Sequence[Atom]) -> Place | None:
-    """The one slice that holds some variables one after the other, if there is one."""
+    """The one slice that contains some variables in sequence, if there is one."""
     found = [places[each] for each in atoms if isinstance(each, Var) and each in places]
     if len(found) < len(atoms):
         return None
@@ -99,10 +99,10 @@ def _as_run(places: Places, atoms: Sequence[Atom]) -> Place | None:
 
 
 def read_place(emitter: Emitter, place: Place) -> Var:
-    """Reads a slice of a block; its dimension stays, even if it is one element.
+    """Reads a slice of a block; keeps the dimension, even for a single element.
 
     Args:
-        emitter: Takes the equation, unless the slice is the whole block.
+        emitter: Collects the equation, unless the slice is the whole block.
         place: The slice.
 
     Returns:

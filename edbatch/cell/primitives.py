@@ -1,6 +1,6 @@
-"""Primitives of JAX by name, sorted by what they mean to edbatch.
+"""JAX primitives by name, grouped by their properties.
 
-JAX may rename them in any release: `tests/cell/test_jaxpr.py` looks for each of them.
+JAX may rename them in any release: `tests/cell/test_jaxpr.py` checks each of them.
 """
 
 DOT_GENERAL = "dot_general"
@@ -8,24 +8,24 @@ STOP_GRADIENT = "stop_gradient"
 CAST = "convert_element_type"
 WHILE, SCAN, COND = "while", "scan", "cond"
 CUSTOM_VJP = "custom_vjp_call"
-CUSTOM_LINEAR = "custom_lin"  # what the rule of one makes of tangents
-OF_EACH_ROW = "of_each_row"  # edbatch's own
+CUSTOM_LINEAR = "custom_lin"  # applied to tangents by a custom_vjp rule
+OF_EACH_ROW = "of_each_row"  # a primitive of edbatch
 SLICE = "slice"
 PAD = "pad"
 DYNAMIC_SLICE = "dynamic_slice"
 LOOKUPS = frozenset({DYNAMIC_SLICE, "gather"})
 
 PRODUCTS = frozenset({DOT_GENERAL, "conv_general_dilated"})
-# They show an array in another shape and compute nothing.
+# They only change the shape of an array.
 VIEWS = frozenset({"broadcast_in_dim", "reshape", "squeeze", "transpose"})
 # The signs of their operands.
 ADDITIONS = {"add": (1, 1), "add_any": (1, 1), "sub": (1, -1), "neg": (-1,)}
 REMAT = "remat2"
-# Calls that their bodies can stand for, and the parameter that holds the body.
+# Calls that can be inlined, and the parameter that holds the body.
 CALLS = {"jit": "jaxpr"}
 
-# Primitives whose slope is finite wherever their inputs and outputs are: linear ones,
-# products, and those of bounded slope. Any other may have a pole.
+# Primitives whose derivative is finite wherever their inputs and outputs are: linear
+# ones, products, and those with bounded derivative. Any other may have a pole.
 # fmt: off
 FINITE_SLOPE = frozenset({
     "abs", "add", "add_any", "broadcast_in_dim", "clamp", "concatenate",
@@ -38,7 +38,7 @@ FINITE_SLOPE = frozenset({
     "slice", "sort", "split", "square", "squeeze", "stop_gradient", "sub", "tanh",
     "transpose", "while",
 })
-# Those of them whose slope is finite whatever numbers they read.
+# Those of them whose derivative is finite for any input.
 LINEAR = frozenset({
     "add", "add_any", "broadcast_in_dim", "clamp", "concatenate", "conj",
     "convert_element_type", "copy", "cumsum", "dynamic_slice", "dynamic_update_slice",
@@ -47,7 +47,7 @@ LINEAR = frozenset({
     "scatter-add", "select_n", "slice", "split", "squeeze", "stop_gradient", "sub",
     "transpose",
 })
-# Linear in all that they read, and in some of it.
+# Linear in all of their inputs, and linear in some of them.
 LINEAR_IN_ALL = frozenset({
     "add", "add_any", "broadcast_in_dim", "concatenate", CAST, "copy", "cumsum", "fft",
     "name", "neg", "pad", "real", "reduce_sum", "reduce_window_sum", "reshape", "rev",
@@ -59,39 +59,39 @@ LINEAR_IN = {
     "scatter": (0, 2), "scatter-add": (0, 2), "scatter-mul": (0,),
     "triangular_solve": (1,),
 }
-# Their results, which are their slopes, may overflow.
+# Their results, which are also their derivatives, may overflow.
 OVERFLOWS = frozenset({"exp", "exp2", "expm1"})
-# What their results lie between, whatever they read.
+# Bounds of their results, for any input.
 RANGES = {
     "cos": (-1.0, 1.0), "erf": (-1.0, 1.0), "logistic": (0.0, 1.0),
     "sign": (-1.0, 1.0), "sin": (-1.0, 1.0), "tanh": (-1.0, 1.0),
 }
-# Others have one where this input is zero, and none where it is above.
+# They have a pole where this input is zero, and none where it is positive.
 POLE_AT_ZERO = {"div": 1, "log": 0, "pow": 0, "rsqrt": 0, "sqrt": 0}
-# Their results are above zero, unless they underflow.
+# Their results are positive, unless they underflow.
 EXPONENTIALS = frozenset({"exp", "exp2", "logistic"})
-# Their results are not below zero, whatever they read.
+# Their results are nonnegative, for any input.
 NOT_NEGATIVE = frozenset({"square", "abs"})
-# Their results are above zero, or not below it, if all that they read is.
+# Their results are positive, or nonnegative, if all of their inputs are.
 KEEPS_SIGN = frozenset({
     "broadcast_in_dim", "concatenate", "convert_element_type", "copy", "div", "mul",
     "reduce_max", "reduce_min", "reduce_sum", "reshape", "rsqrt", "select_n", "slice",
     "split", "sqrt", "squeeze", "stop_gradient", "transpose",
 })
-# Of these, what may be zero though all that it reads is above.
+# Those of KEEPS_SIGN whose result may be zero although all inputs are positive.
 UNDERFLOWS = frozenset({"div", "mul"})
-# How JAX makes an index of an integer: negative ones count from the end, or clipped.
+# Steps of JAX's index normalization: negative ones count from the end, or are clipped.
 INDEX_STEPS = frozenset({
     "add", "clamp", CAST, "ge", "gt", "le", "lt", "max", "min", "select_n",
 })
-# They move values or choose among them, and round nothing.
+# They move values, select them or change their sign, without rounding.
 EXACT = frozenset({
     "abs", "broadcast_in_dim", "concatenate", "copy", "dynamic_slice",
     "dynamic_update_slice", "gather", "max", "min", "neg", "optimization_barrier",
     "pad", "reshape", "rev", "select_n", "slice", "split", "squeeze", "stop_gradient",
     "transpose",
 })
-# They move values, all known where to when a cell is traced.
+# They move values to positions that are known when a cell is traced.
 MOVES = frozenset({
     "broadcast_in_dim", "concatenate", "convert_element_type", "copy", "pad", "reshape",
     "rev", "slice", "split", "squeeze", "tile", "transpose",

@@ -1,9 +1,9 @@
-"""A product of an input with a matrix of parameters, in one form.
+"""A product of an input with a matrix of parameters, in a canonical form.
 
 JAX has one primitive for products, `dot_general`, and many ways to reach it: ``x @ W``,
 ``W @ x``, `jnp.einsum`, `jnp.tensordot`. Here each is an input ``[*free, k]`` times a
-weight ``[k, e]``: the contracted dimensions stand last in the input and first in the
-weight, and are taken as one.
+weight ``[k, e]``: the contracted dimensions come last in the input and first in the
+weight, and are flattened into one.
 """
 
 import math
@@ -25,9 +25,9 @@ class Product:
     Attributes:
         node: The equation.
         x: The input.
-        weight: The weight, which depends on parameters alone.
+        weight: The weight, which depends on parameters only.
         x_dims: Contracted dimensions of the input, ascending.
-        weight_dims: The weight's dimensions that belong to them.
+        weight_dims: The corresponding dimensions of the weight.
         weight_first: Whether the weight's dimensions come first in the result.
         precision: As for `jax.lax.dot_general`.
     """
@@ -47,22 +47,22 @@ class Product:
 
     @property
     def free_shape(self) -> tuple[int, ...]:
-        """Lengths of the input's dimensions that stay."""
+        """Sizes of the input's dimensions that are not contracted."""
         return _without(shape_of(self.x), self.x_dims)
 
     @property
     def column_shape(self) -> tuple[int, ...]:
-        """Lengths of the weight's dimensions that stay."""
+        """Sizes of the weight's dimensions that are not contracted."""
         return _without(shape_of(self.weight), self.weight_dims)
 
     @property
     def rows(self) -> int:
-        """Length of the contracted dimensions, taken as one: ``k``."""
+        """Size of the contracted dimensions, flattened: ``k``."""
         return math.prod(shape_of(self.x)[d] for d in self.x_dims)
 
     @property
     def columns(self) -> int:
-        """Length of the weight's other dimensions, taken as one: ``e``."""
+        """Size of the weight's other dimensions, flattened: ``e``."""
         return math.prod(self.column_shape)
 
     @property
@@ -72,7 +72,7 @@ class Product:
 
     @property
     def kind(self) -> Hashable:
-        """Equal for products that can be columns and rows of one."""
+        """Equal for products that can be columns and rows of one wide product."""
         return (
             self.free_shape,
             self.weight_first and bool(self.free_shape),
@@ -95,7 +95,7 @@ class Product:
         return weight.reshape(self.rows, self.columns)
 
     def result(self, y: Array) -> Array:
-        """Returns ``[*free, e]``, a result in one form, as the equation has it."""
+        """Converts a result ``[*free, e]`` to the shape of the equation's result."""
         y = y.reshape(*self.free_shape, *self.column_shape)
         if self.weight_first:
             count, free = len(self.column_shape), len(self.free_shape)
@@ -107,7 +107,7 @@ class Product:
 
         Args:
             start: The first column.
-            stop: Where the columns end; the weight has one dimension of columns.
+            stop: The end of the columns; the weight has one dimension of columns.
 
         Returns:
             A function of the equation's own operands.
@@ -133,7 +133,7 @@ class Product:
         return multiply
 
     def multiply(self, x: Array, weight: Array) -> Array:
-        """Multiplies ``[*free, k]`` with ``[k, e]`` as precisely as the equation."""
+        """Multiplies ``[*free, k]`` by ``[k, e]`` with the equation's precision."""
         return lax.dot_general(
             x,
             weight,
@@ -148,11 +148,11 @@ def match_product(node: Node, weights: Collection[Var]) -> Product | None:
 
     Args:
         node: A node.
-        weights: Variables that depend on parameters alone.
+        weights: Variables that depend on parameters only.
 
     Returns:
-        The product; None if the node is no product of floating numbers, of one input
-        and one weight, without batch dimensions.
+        The product; None if the node is not a floating-point product of one input and
+        one weight without batch dimensions.
     """
     dot = read_dot(node)
     if dot is None or not dot.is_plain or any(dot.batch_dims):

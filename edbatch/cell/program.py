@@ -1,8 +1,8 @@
 """The cells of a program, each in a parameter-time and a run-time partition.
 
-Values of parameters alone are computed once per call of the program, outside its loops,
-where packed cells (see `packed_cell`) merge parameters, too; `run` computes the rest,
-for one batch row.
+`pack` computes the values that depend on parameters only, once per call of the program,
+outside its loops. Packed cells (see `packed_cell`) also merge parameters there. `run`
+computes the rest, for one batch row.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class CellProgram(Protocol):
     """The program of the cell of one type."""
 
     def pack(self, params: Any) -> Packed:
-        """Computes the values of parameters alone."""
+        """Computes the values that depend on parameters only."""
 
     def run(
         self,
@@ -47,7 +47,7 @@ class CellProgram(Protocol):
 
     @property
     def rows(self) -> Callable[..., list[Array]]:
-        """`run` on many rows, of the number of rows and the same arguments."""
+        """`run` on many rows; takes the number of rows, then the same arguments."""
 
 
 def cell_program(
@@ -57,17 +57,17 @@ def cell_program(
     target: Target | None = None,
     differentiated: bool = False,
 ) -> CellProgram:
-    """Returns the cell of a type, packed or as it is written.
+    """Returns the cell of a type, packed or as written.
 
     Args:
         node_type: The type.
-        types: The table that it is in.
-        packing: Whether operations that fit together run as one.
+        types: The type's table.
+        packing: Whether to merge products.
         target: The device that runs it; None for `choose_target`.
         differentiated: Whether its gradient is taken; see `rules_of_parameters`.
 
     Returns:
-        The cell; one object for as long as the table exists.
+        The cell; the same object for the lifetime of the table.
     """
     own = choose_target() if target is None else target
     differentiated = differentiated and has_rules_of_rows(node_type, types)
@@ -90,7 +90,7 @@ def cell_program(
 
 @dataclass(frozen=True, eq=False)
 class OfForm:
-    """The cell of a type that runs as the first type of its form does.
+    """The cell of a type that runs the program of its form's first type.
 
     Attributes:
         form: The form.
@@ -101,7 +101,7 @@ class OfForm:
     program: CellProgram
 
     def pack(self, params: Any) -> Packed:
-        """Computes the values of parameters alone."""
+        """Computes the values that depend on parameters only."""
         return self.program.pack(self.form.arranged(params))
 
     def run(
@@ -116,12 +116,12 @@ class OfForm:
 
     @property
     def rows(self) -> Callable[..., list[Array]]:
-        """Runs many."""
+        """Runs many batch rows."""
         return self.program.rows
 
 
 class PlainCell:
-    """A cell as it is written.
+    """A cell as written.
 
     Args:
         graph: The cell.
@@ -171,12 +171,12 @@ def run_rows(
 
     Args:
         cell: The cell.
-        width: Number of rows, for cells of parameters alone, which read no array that
-            has them.
+        width: Number of rows; needed for cells of parameters only, which read no array
+            with rows.
         packed: The result of `CellProgram.pack`, shared by all rows.
         operands: One ``[width, ...]`` array per operand group.
-        externals: One per external group.
-        masks: One per padded argument.
+        externals: One array per external group.
+        masks: One array per padded argument.
 
     Returns:
         One ``[width, ...]`` array per output.

@@ -1,10 +1,10 @@
-"""Slices of sums of products as sums of narrower products.
+"""Rewrites slices of sums of products as sums of narrower products.
 
 Cells whose gates were packed by hand, ``x @ W4`` for all four, split the result and may
-add the parts of two such products gate by gate. These are sums of products only once
-the products are split instead of their results; the wide product that joins the parts
-again is as wide as before. The `OptimizedLSTMCell` of Flax then has one product instead
-of two. The ready workloads are written gate by gate and need none of this.
+add the parts of two such products gate by gate. These are sums of products only if the
+products are split instead of their results. The wide product that then joins the parts
+is as wide as before. With this the `OptimizedLSTMCell` of Flax has one product instead
+of two. The ready models are written gate by gate and do not need it.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from edbatch.cell.sums import (
 
 
 def push_slices(graph: CellGraph) -> CellGraph:
-    """Splits products whose results are only read in parts that are added up.
+    """Splits products whose results are only read in parts, some of which are added.
 
     Args:
         graph: A graph of equations.
@@ -62,7 +62,7 @@ def push_slices(graph: CellGraph) -> CellGraph:
 
 
 def _parts(total: SumOfProducts, cuts: Sequence[Node]) -> dict[Var, Place]:
-    """The parts of a sum along its weights' columns, if it is read in no other way."""
+    """The parts of a sum along its weights' columns, if it is only read in parts."""
     dims = {_column_dim(product) for product, _ in total.products}
     found: dict[Var, Place] = {}
     for node in cuts:

@@ -1,6 +1,6 @@
-"""Reading, writing and masking rows of arrays, as XLA does it fastest.
+"""Reading, writing and masking rows of arrays, in the forms that XLA runs fastest.
 
-Those that read and write take `DeferredRows` and `HalfRows` in place of an array, too.
+Functions that read or write also accept `DeferredRows` and `HalfRows` as arrays.
 """
 
 from typing import Any, cast
@@ -14,18 +14,18 @@ from edbatch.cell.half_rows import HalfRows, as_bits, of_bits
 
 
 def take_rows(arena: Array, rows: Array) -> Array:
-    """Gathers rows that are known to exist; ``rows.shape + arena.shape[1:]``."""
+    """Gathers rows that must be in bounds; ``rows.shape + arena.shape[1:]``."""
     if isinstance(arena, DeferredRows):
         whole, base = arena.readable()
         return take_rows(whole, rows + base)
     if isinstance(arena, HalfRows):
         return of_bits(take_rows(arena.array, rows))
-    # Without the promise that none is negative, JAX tests every row for it.
+    # Without this promise JAX checks every index for being negative.
     return arena.at[rows].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def slice_rows(arena: Array, first: Array, width: int) -> Array:
-    """Reads consecutive rows that are known to exist; ``[width, ...]``."""
+    """Reads consecutive rows that must be in bounds; ``[width, ...]``."""
     if isinstance(arena, DeferredRows):
         whole, base = arena.readable()
         return slice_rows(whole, first + base, width)
@@ -37,11 +37,11 @@ def slice_rows(arena: Array, first: Array, width: int) -> Array:
 
 
 def keep_rows(kept: Array, other: Array, arrays: Any) -> Any:
-    """Puts one row in place of all that are not kept.
+    """Replaces all rows that are not kept by one other row.
 
     Args:
         kept: Which rows are kept; ``[W] bool``.
-        other: Which row stands in place of the others.
+        other: Index of the row that replaces them.
         arrays: A pytree of ``[W, ...]`` arrays.
 
     Returns:
@@ -55,12 +55,12 @@ def keep_rows(kept: Array, other: Array, arrays: Any) -> Any:
 
 
 def first_true(marks: Array) -> Array:
-    """Returns the place of the first mark that is true, ``int32``; 0 if none is."""
+    """Returns the index of the first true mark, ``int32``; 0 if none is true."""
     return lax.argmax(marks, 0, jnp.int32)
 
 
 def zero_unless(kept: Array, arrays: Any) -> Any:
-    """Puts zeros in place of all rows that are not kept.
+    """Replaces all rows that are not kept by zeros.
 
     Args:
         kept: Which rows are kept; ``[W] bool``.
@@ -77,10 +77,10 @@ def zero_unless(kept: Array, arrays: Any) -> Any:
 
 
 def choose_rows(chosen: Array, array: Array, other: Array) -> Array:
-    """Takes rows of one array, and of another one where they are not chosen.
+    """Takes the chosen rows of one array and the other rows of another array.
 
     Args:
-        chosen: Which rows to take of the first; ``[W] bool``.
+        chosen: Which rows to take from the first; ``[W] bool``.
         array: The first, ``[W, ...]``.
         other: The second, ``[W, ...]`` or ``[1, ...]``.
 
@@ -91,7 +91,7 @@ def choose_rows(chosen: Array, array: Array, other: Array) -> Array:
 
 
 def write_rows(arena: Array, first: Array, rows: Array) -> Array:
-    """Writes consecutive rows that are known to exist; in place inside a loop."""
+    """Writes consecutive rows that must be in bounds; in place inside a loop."""
     if isinstance(arena, DeferredRows):
         return cast(Any, arena.written("set", first, rows))
     if isinstance(arena, HalfRows):
@@ -101,17 +101,17 @@ def write_rows(arena: Array, first: Array, rows: Array) -> Array:
 
 
 def add_rows(arena: Array, rows: Array, more: Array) -> Array:
-    """Adds to rows that are known to exist.
+    """Adds to rows that must be in bounds.
 
     Args:
         arena: ``[N, ...]``.
-        rows: Which rows, of any shape, some of them perhaps several times; or a scalar,
-            the first of consecutive ones.
-        more: What to add, ``rows.shape + arena.shape[1:]``; ``[R, ...]`` to R
-            consecutive rows. Of the arena's dtype, or of a lower precision.
+        rows: Row indices, of any shape, possibly repeated; or a scalar, the first of
+            consecutive rows.
+        more: What to add, ``rows.shape + arena.shape[1:]``; ``[R, ...]`` for R
+            consecutive rows. Of the arena's dtype or of lower precision.
 
     Returns:
-        The arena.
+        The updated arena.
     """
     if isinstance(arena, DeferredRows):
         more = more.astype(arena.array.dtype)
@@ -126,7 +126,7 @@ def add_rows(arena: Array, rows: Array, more: Array) -> Array:
 
 
 def mark_rows(arena: Array, rows: Array, marks: Array) -> Array:
-    """Sets marks of rows that are known to exist, where these are true.
+    """Sets the marks of rows that must be in bounds, where `marks` is true.
 
     Args:
         arena: ``[N] bool``.
@@ -134,7 +134,7 @@ def mark_rows(arena: Array, rows: Array, marks: Array) -> Array:
         marks: ``[R] bool``, or an array that broadcasts to the shape of ``rows``.
 
     Returns:
-        The arena.
+        The updated arena.
     """
     if isinstance(arena, DeferredRows):
         if rows.ndim > 0:
@@ -148,7 +148,7 @@ def mark_rows(arena: Array, rows: Array, marks: Array) -> Array:
 
 
 def add_all(array: Array, more: Array) -> Array:
-    """Adds to all elements of an array."""
+    """Adds an array to another, element by element."""
     if isinstance(array, DeferredRows):
         return cast(Any, array.written("add", None, more))
     return array + more

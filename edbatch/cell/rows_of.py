@@ -1,8 +1,8 @@
-"""A function for one batch row, run on many, in a call that loops have in common.
+"""Maps a function of one batch row over many rows, in a call that loops share.
 
 Loops of one type, and types of one form (`same_form`), run the same cell on the same
-number of rows. JAX traces and lowers a jitted function once for all its calls with
-arguments of one shape; XLA puts its body in their place, so the compiled program is the
+number of rows. JAX traces and lowers a jitted function once for all calls with
+arguments of the same shapes. XLA inlines these calls, so the compiled program is the
 same.
 """
 
@@ -13,14 +13,14 @@ import jax
 
 
 def rows_of(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a function of many batch rows from one of one row.
+    """Maps a function of one batch row over many rows.
 
     Args:
-        run: Of packed arrays, operands, external inputs and masks.
+        run: Function of packed arrays, operands, external inputs and masks.
 
     Returns:
-        A function of the number of rows and the same arguments, all but the packed
-        arrays with an axis of rows.
+        A function of the number of rows and the same arguments; all of them except the
+        packed arrays have an axis of rows.
     """
 
     def rows(width: int, packed: Any, *inputs: Any) -> Any:

@@ -1,11 +1,12 @@
-"""Rules of `jax.custom_vjp` that have to run for each node.
+"""Runs nonlinear `jax.custom_vjp` rules separately for each node.
 
-What a cell makes of parameters alone is computed once for all its nodes, and its
-derivative is taken once, of the sum of their cotangents. That is the sum of each node's
-derivative if the rule is linear in the cotangent, as a derivative is. A rule that a
-user writes need not be: one that clips, say, has to see each node's own. So where a
-gradient is taken, what such a rule reads is made to depend on an input of the cell,
-which costs a copy of it for each batch row, and nothing where all rules are linear.
+Values that depend on parameters only are computed once for all nodes of a cell, and
+differentiated once, with the sum of the nodes' cotangents. That equals the sum of the
+nodes' derivatives if the rule is linear in the cotangent, as a derivative is. A
+user-written rule need not be linear: a rule that clips has to see each node's own
+cotangent. So if a gradient is taken, the inputs of such a rule are made to depend on an
+input of the cell. That costs one copy of them per batch row, and nothing if all rules
+are linear.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -51,11 +52,11 @@ def differentiated_graph(node_type: NodeType, types: TypeTable) -> CellGraph:
 
     Args:
         node_type: The type.
-        types: The table that it is in.
+        types: The type's table.
 
     Returns:
-        The traced cell itself where all rules are linear; else one in which what the
-        others make of parameters is an operand.
+        The traced cell itself if all rules are linear; otherwise a cell in which the
+        inputs of the other rules depend on the batch row.
     """
 
     def make() -> CellGraph:
@@ -65,20 +66,20 @@ def differentiated_graph(node_type: NodeType, types: TypeTable) -> CellGraph:
 
 
 def has_rules_of_rows(node_type: NodeType, types: TypeTable) -> bool:
-    """Tells whether the cell of a type is another one where it is differentiated."""
+    """Returns whether the cell of a type is changed for differentiation."""
     traced, _ = traced_type(node_type, types)
     return differentiated_graph(node_type, types) is not traced
 
 
 def check_rules(node_type: NodeType, types: TypeTable) -> None:
-    """Refuses a rule that is not linear where no input tells the nodes apart.
+    """Refuses a nonlinear rule in a cell without inputs to distinguish its nodes.
 
     Args:
-        node_type: The type whose cell's gradient is to be taken.
-        types: The table that it is in.
+        node_type: The type whose cell is to be differentiated.
+        types: The type's table.
 
     Raises:
-        CellError: The cell takes parameters alone, and there is such a rule.
+        CellError: The cell takes parameters only, and has such a rule.
     """
     graph, _ = traced_type(node_type, types)
     if not graph.inputs and _read_by_rules(graph):
@@ -91,14 +92,14 @@ def check_rules(node_type: NodeType, types: TypeTable) -> None:
 
 
 def with_rules_of_rows(graph: CellGraph) -> CellGraph:
-    """Lets rules that are not linear run for each batch row.
+    """Makes rules that are not linear run for each batch row.
 
     Args:
-        graph: A cell as it is traced.
+        graph: A traced cell.
 
     Returns:
-        The cell, in which what such a rule makes of parameters is an operand; the same
-        one where there is none, or no input.
+        The cell with the inputs of such rules depending on the batch row; the same cell
+        if it has no such rule, or no input.
     """
     found = _read_by_rules(graph)
     if not found or not graph.inputs:
@@ -116,9 +117,9 @@ def with_rules_of_rows(graph: CellGraph) -> CellGraph:
 
 
 def _read_by_rules(graph: CellGraph) -> dict[int, list[Var]]:
-    """What equations with a rule that is not linear read of parameters, by their ids.
+    """The parameter values read by equations with a nonlinear rule, by equation id.
 
-    Rules on no way from a parameter to an output are left out.
+    Rules that are on no path from a parameter to an output are left out.
     """
     eqns = equations_of(graph.nodes)
     suspects = [each for each in eqns if _applies_rule(each)]
@@ -140,15 +141,15 @@ def _read_by_rules(graph: CellGraph) -> dict[int, list[Var]]:
 
 
 def _of_rules(eqn: JaxprEqn, of_row: Collection[Var]) -> set[Var]:
-    """The inputs of an equation that a rule has to see for each row.
+    """The inputs of an equation that a rule has to see for each batch row.
 
     Args:
         eqn: The equation.
-        of_row: Variables that have rows: if one input of a rule has them, JAX runs all
-            of the rule for each, and sums up after it.
+        of_row: Variables that have rows. If one input of a rule has rows, JAX runs the
+            whole rule for each row, and sums afterwards.
 
     Returns:
-        Some of its inputs; more than need be where that cannot be told.
+        Some of its inputs; possibly more than needed if that cannot be decided.
     """
     if name_of(eqn) == CUSTOM_VJP or has_rule_of_jvp(eqn):
         read = set(variables(eqn.invars))
@@ -161,8 +162,8 @@ def _of_rules(eqn: JaxprEqn, of_row: Collection[Var]) -> set[Var]:
 
 
 def _of_rules_inside(eqn: JaxprEqn, body: Body, of_row: Collection[Var]) -> set[Var]:
-    """The same, of the rules in one function that the equation calls."""
-    first = len(eqn.invars) - len(body.inputs)  # a switch reads its number before
+    """As `_of_rules`, for the rules in one function that the equation calls."""
+    first = len(eqn.invars) - len(body.inputs)  # a switch reads its index first
     if not 0 <= first <= 1:
         return {var for var in variables(eqn.invars) if is_float(var)}
     outer = dict(zip(body.inputs, eqn.invars[first:], strict=True))
@@ -190,7 +191,7 @@ def _of_rules_inside(eqn: JaxprEqn, body: Body, of_row: Collection[Var]) -> set[
 
 
 def _carried(eqn: JaxprEqn, body: Body) -> list[tuple[Var, Var]]:
-    """What a loop carries: the variables of a step, and of the next one."""
+    """The carried variables of a loop: in one step, and in the next."""
     scan = read_scan(eqn)
     if scan is None:
         return []
@@ -200,7 +201,7 @@ def _carried(eqn: JaxprEqn, body: Body) -> list[tuple[Var, Var]]:
 
 
 def _applies_rule(eqn: JaxprEqn) -> bool:
-    """Whether the derivative of an equation runs a rule of `jax.custom_vjp`."""
+    """Whether the derivative of an equation runs a `jax.custom_vjp` rule."""
     if name_of(eqn) == CUSTOM_VJP:
         return True
     if has_rule_of_jvp(eqn):
@@ -214,7 +215,7 @@ def _applies_rule(eqn: JaxprEqn) -> bool:
         tangents = [_spec(each) for each in inputs if is_float(each)]
         try:
             body, _ = trace(push, specs, tangents)
-        except Exception:  # is raised where the gradient is taken
+        except Exception:  # raised again when the gradient is taken
             return True
         return any(
             contains(each, CUSTOM_VJP) or contains(each, CUSTOM_LINEAR)
@@ -226,7 +227,7 @@ def _applies_rule(eqn: JaxprEqn) -> bool:
 
 
 def _is_linear(eqn: JaxprEqn) -> bool:
-    """Whether a rule is linear in the cotangent; False if that cannot be told."""
+    """Whether a rule is linear in the cotangent; False if that cannot be decided."""
     if asks_for_zeros(eqn):
         return False
     inputs = list(dict.fromkeys(variables(eqn.invars)))
@@ -238,7 +239,7 @@ def _is_linear(eqn: JaxprEqn) -> bool:
     bars = [_spec(each) for each in eqn.outvars if is_float(each)]
     try:
         body, _ = trace(pull, [_spec(each) for each in inputs], bars)
-    except Exception:  # is raised where the gradient is taken
+    except Exception:  # raised again when the gradient is taken
         return False
     return is_linear(body, constant=len(inputs))
 
@@ -246,15 +247,15 @@ def _is_linear(eqn: JaxprEqn) -> bool:
 def _of_floats(
     eqn: JaxprEqn, inputs: Sequence[Var], arrays: Sequence[Any]
 ) -> tuple[Callable[..., list[Any]], tuple[Any, ...]]:
-    """An equation as a function of its floating inputs, and what these are.
+    """An equation as a function of its floating-point inputs, and their values.
 
     Args:
         eqn: The equation.
         inputs: Its inputs, each once.
-        arrays: What they are.
+        arrays: Their values.
 
     Returns:
-        A function that returns the floating results, and its arguments.
+        A function that returns the floating-point results, and its arguments.
     """
     function = as_function(inputs, [eqn], eqn.outvars)
     floats = [is_float(each) for each in inputs]

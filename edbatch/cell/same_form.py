@@ -1,10 +1,10 @@
-"""Types of one form: they differ in which arrays of the parameters they read, only.
+"""Types of one form: types that differ only in which parameter arrays they read.
 
-The rounds of a message-passing network call one cell with matrices of one shape each.
-Where a family would not pay (`shared_types`), each has loops of its own, but these hold
-the same cell: it is traced, packed and divided once, and where loops call it, once
-lowered. On the network of the tests, of 17 types, 7 forms are left, and the fine
-gradient has 5,742 distinct equations in place of 8,221.
+The rounds of a message-passing network call one cell with matrices of the same shapes.
+If a family would not pay (`shared_types`), each round has its own loops, but these run
+the same cell: it is traced, packed and divided once and, if loops call it, lowered
+once. The network of the tests has 7 forms for its 17 types, and the fine gradient has
+5,742 distinct equations instead of 8,221.
 """
 
 from collections.abc import Hashable, Sequence
@@ -21,25 +21,25 @@ from edbatch.graph.type_table import TypeTable
 
 @dataclass(frozen=True)
 class Form:
-    """The first type of a form, and where another type reads its parameters.
+    """The first type of a form, and the positions of another type's parameters.
 
     Attributes:
-        first: The first type of the form that was met.
-        places: Positions of the parameters' arrays that the type reads, for each that
-            the first one reads at the same place of the call.
+        first: The first type of the form to be recorded.
+        places: Pairs of positions of parameter arrays: the array that the first type
+            reads, and the array that this type reads at the same place of the call.
     """
 
     first: NodeType
     places: tuple[tuple[int, int], ...]
 
     def arranged(self, params: Any) -> Any:
-        """Puts the parameters that the type reads where the first one reads its own.
+        """Puts the parameters that the type reads at the positions of the first type's.
 
         Args:
             params: The model's parameters.
 
         Returns:
-            A pytree of the same structure.
+            A pytree with the structure of `params`.
         """
         leaves, treedef = jax.tree.flatten(params)
         arranged = list(leaves)
@@ -53,10 +53,10 @@ def form_of(node_type: NodeType, types: TypeTable) -> Form:
 
     Args:
         node_type: The type.
-        types: The table that it is in.
+        types: The type's table.
 
     Returns:
-        The form; types of a family are alone in theirs.
+        The form; each type of a family has its own form.
     """
     if node_type.family is not None:
         return Form(node_type, ())
@@ -71,7 +71,7 @@ def form_of(node_type: NodeType, types: TypeTable) -> Form:
 
 
 def _places(node_type: NodeType, types: TypeTable) -> tuple[int, ...]:
-    """Positions of the parameters' arrays that a call takes, in its order."""
+    """Positions of the parameter arrays that a call takes, in the order of the call."""
     leaves, treedef = jax.tree.flatten(types.params_spec)
     positions = jax.tree.unflatten(treedef, range(len(leaves)))
     found: list[int] = []
@@ -82,7 +82,7 @@ def _places(node_type: NodeType, types: TypeTable) -> tuple[int, ...]:
 
 
 def _key(node_type: NodeType, types: TypeTable, places: Sequence[int]) -> Hashable:
-    """The facts that types of one form share."""
+    """The properties that all types of one form share."""
     template = node_type.template.with_exact_constants()
     leaves = []
     for kind, content in template.leaves:
@@ -98,7 +98,7 @@ def _key(node_type: NodeType, types: TypeTable, places: Sequence[int]) -> Hashab
         id(node_type.function),
         template.treedef,
         tuple(leaves),
-        tuple(map(order.index, places)),  # which are the same, and their order
+        tuple(map(order.index, places)),  # which of them are the same, and their order
         (template.operands, template.externals, template.paddings),
         (node_type.operand_kinds, node_type.external_kinds, node_type.output_kinds),
         node_type.output_tree,

@@ -1,24 +1,27 @@
 """Families: types of a model that share loops.
 
-A family is made of types that differ in the path of their parameters alone, where
-sharing saves more than it copies (`pays`):
+A family consists of types that differ only in the path of their parameters. It is made
+if sharing saves more than it copies (`pays`):
 
-- It saves the compilation of all of them but one, so there are `LEAST_TYPES` at least.
-- It stacks the parameters of all members, met or not, in every call that is traced; and
-  where they are kept between calls, twice the memory. Each type that shares pays for
-  `_STACKED` bytes of it: a hundred copies of so much take as long as to compile a type.
-  Where a cell indexes parameters that stand stacked, there is nothing to copy.
-- A chunk copies its member's parameters. A product would read all of them anyway, but
-  a look-up a few rows of its table, so tables have `_TABLES` bytes at most in all,
-  which are copied in the time that a chunk takes in any case.
+- It saves the compilation of all its types except one, so there must be at least
+  `LEAST_TYPES`.
+- It stacks the parameters of all members, recorded or not, in every traced call. If
+  stacks are kept between calls, they double the memory of these parameters. Each type
+  that shares justifies `_STACKED` bytes: copying that much a hundred times takes as
+  long as compiling a type. If a cell indexes parameters that are already stacked,
+  nothing is copied.
+- A chunk copies its member's parameters. A product would read all of them anyway, but a
+  lookup only reads a few rows of its table. So tables have at most `_TABLES` bytes in
+  total, which are copied in the time that a chunk takes in any case.
 
-Types that are met later and fit join a family, or make one as soon as there are enough.
-Waves meet the layers of a stack one after the other, and would compile once more for
-each. So there a family is made with the first type whose parameters stand beside enough
-others like them (`anticipates`), if to stack them copies no more than four types may.
+Fitting types that are recorded later join a family, or make one as soon as there are
+enough. Waves meet the layers of a stack one after the other, and would compile again
+for each. So in waves a family is made with the first type whose parameters are next to
+enough similar ones (`anticipates`), if stacking them copies no more than four types
+may.
 
-Gain (docs/results.md, "Shared loops"): a stack of 48 layers has 5 loops in place of 98,
-and its forward pass is compiled in 0.5 in place of 2.0 s. 10,000 inputs to as many
+Gain (docs/results.md, "Shared loops"): a stack of 48 layers has 5 loops instead of 98,
+and its forward pass is compiled in 0.5 instead of 2.0 s. 10,000 inputs to as many
 experts take half the time of single calls; a loop for each could not be compiled.
 """
 
@@ -41,20 +44,20 @@ LEAST_TYPES = 4
 _STACKED = 2**25  # bytes per type
 _TABLES = 2**14  # bytes of one member
 
-MANY = 8  # types that cannot share are warned of
+MANY = 8  # this many types that cannot share cause a warning
 
-# In place of the number of a type's relatives:
-ALONE = -1  # it shares with nobody
-INDEXED = -2  # its nodes read one entry each of parameters (`indexed_cell`)
-Shared = tuple[int, int]  # the first type of a family, or a type; which relatives
+# In place of the index of a type's relatives:
+ALONE = -1  # it shares with no other type
+INDEXED = -2  # each of its nodes reads one entry of parameters (`indexed_cell`)
+Shared = tuple[int, int]  # first type of the family (or the type), and which relatives
 
 
 def pays(types: int, copies: Copies) -> bool:
-    """Tells whether a family saves more than it copies.
+    """Returns whether a family saves more than it copies.
 
     Args:
-        types: Types that would share; others may be met later.
-        copies: What it copies.
+        types: Number of types that would share; others may be recorded later.
+        copies: The bytes that it copies.
 
     Returns:
         Whether there are enough types, and few enough bytes.
@@ -71,7 +74,7 @@ def pays(types: int, copies: Copies) -> bool:
 
 
 class _Alike:
-    """Types of one cell with inputs of the same shapes, whatever their parameters."""
+    """Counts types of one cell and the same input shapes, whatever their parameters."""
 
     def __init__(self) -> None:
         self._types: dict[Hashable, int] = {}
@@ -111,7 +114,7 @@ class _Alike:
 
     @staticmethod
     def _key(node_type: NodeType) -> Hashable:
-        """All but where the parameters stand."""
+        """Everything except the paths of the parameters."""
         template = node_type.template.with_exact_constants()
         leaves = tuple(
             (kind, None if kind == "parameter" else content)
@@ -122,7 +125,7 @@ class _Alike:
 
 
 def _code(node_type: NodeType) -> Hashable:
-    """What functions have in common that one line of a program makes."""
+    """The code that all functions made by one definition share."""
     function = node_type.cell.function
     code: Hashable = getattr(function, "__code__", function)
     return code
@@ -134,8 +137,8 @@ class SharedTypes:
     Args:
         recorded: The types; the table may grow.
         shares: Whether families are made.
-        anticipates: Whether types that may be met later count, and no cell indexes
-            parameters: for waves.
+        anticipates: Whether types that may be recorded later count, and cells are
+            not run as indexed cells; for waves.
     """
 
     def __init__(
@@ -162,7 +165,7 @@ class SharedTypes:
         return any(kin != ALONE for _, kin in self._own)
 
     def indexed(self, type_id: int) -> IndexedCell | None:
-        """Returns how a type's nodes index parameters, if they do."""
+        """Returns how a type's nodes index parameters; None if they do not."""
         if type_id not in self._indexed:
             node_type = self._recorded.types[type_id]
             found = None
@@ -172,7 +175,7 @@ class SharedTypes:
         return self._indexed[type_id]
 
     def index(self, type_id: int) -> None:
-        """Has chunks of a type read one entry each from now on."""
+        """Makes chunks of a type read one entry each from now on."""
         self._own[type_id] = (type_id, INDEXED)
 
     def index_types(self) -> dict[int, IndexedCell]:
@@ -185,19 +188,19 @@ class SharedTypes:
         return {type_id: each for type_id, each in found.items() if each is not None}
 
     def of(self, type_id: int) -> Shared:
-        """Returns the type that a type runs as, and as which relatives."""
+        """Returns the first type of a type's family, or itself; and which relatives."""
         return self._own[type_id]
 
     def members(self) -> np.ndarray:
-        """Returns the position of each type in its family; 0 of types without one."""
+        """Returns the position of each type in its family; 0 for types without one."""
         return np.array(self._members, np.int32)
 
     def all(self) -> tuple[Shared, ...]:
-        """Returns what each type runs as, for a pickle."""
+        """Returns the family, if any, of each type, for a pickle."""
         return tuple(self._own)
 
     def extend(self) -> None:
-        """Takes over types that were recorded since."""
+        """Adds the types recorded since the last call."""
         for node_type in self._recorded.types[len(self._own) :]:
             self._kinship.add(node_type)
             self._alike.add(node_type)
@@ -210,13 +213,13 @@ class SharedTypes:
                     break
 
     def decide(self, type_id: int) -> bool:
-        """Makes a family of a type and its relatives, if there are enough.
+        """Makes a type share if that pays: in a family, or by indexing parameters.
 
         Args:
             type_id: A type of a minibatch.
 
         Returns:
-            Whether a family was made.
+            Whether a family was made, or the type indexes parameters from now on.
         """
         if not self._shares or self._own[type_id][1] != ALONE:
             return False
@@ -235,7 +238,7 @@ class SharedTypes:
         return False
 
     def _warn(self, relatives: Relatives) -> None:
-        """Warns once of many types that no loop can share."""
+        """Warns once of many types that cannot share a loop."""
         if len(relatives.keys) >= MANY and relatives not in self._warned:
             self._warned.add(relatives)
             warnings.warn(
@@ -252,21 +255,22 @@ class SharedTypes:
             )
 
     def family(self, type_id: int, kin: int) -> tuple[NodeType, Family | None]:
-        """Returns a family that a type belongs to, which is made if it is new.
+        """Returns a family that a type belongs to; makes it if it is new.
 
         Args:
             type_id: The type.
             kin: Which of its relatives.
 
         Returns:
-            The first type of the family, and the family; None if there can be none.
+            The first type of the family, and the family; None in place of the family
+            if it is not possible.
         """
         relatives = self._kinship.relatives(type_id)[kin]
         self._make(relatives, kin)
         return relatives.first, relatives.family
 
     def _pays(self, relatives: Relatives) -> bool:
-        """Whether types have a family, or would save by one."""
+        """Whether types have a family, or would gain from one."""
         if relatives.family is not None:
             return True
         if self._count(relatives) < LEAST_TYPES:  # before anything is traced
@@ -277,7 +281,7 @@ class SharedTypes:
         return found is not None and pays(types, found[1])
 
     def _count(self, relatives: Relatives) -> int:
-        """The types that would share, those included that may be met later."""
+        """The number of types that would share, including any recorded later."""
         types = len(relatives.keys)
         if not self._anticipates:
             return types
@@ -287,7 +291,7 @@ class SharedTypes:
         return max(types, self._beside[relatives])
 
     def _find(self, relatives: Relatives) -> tuple[Family, Copies] | None:
-        """The family that types could have, and what it would copy."""
+        """The possible family of some types, and the bytes that it would copy."""
         if relatives not in self._possible:
             family = self._kinship.find_family(relatives)
             self._possible[relatives] = (
@@ -301,7 +305,7 @@ class SharedTypes:
         return self._possible[relatives]
 
     def _make(self, relatives: Relatives, kin: int) -> None:
-        """Makes a family, unless there is one or there can be none."""
+        """Makes a family, unless it exists or is not possible."""
         found = self._find(relatives)
         if relatives.family is not None or found is None:
             return

@@ -1,8 +1,8 @@
-"""Equal equations once, and none that is dead.
+"""Removes duplicate and dead equations.
 
-Cells often cast or reshape one input anew for each of its products, which then seem to
+Cells often cast or reshape one input again for each of its products, which then seem to
 have several inputs. The leaf of mv-rnn has 27 equations instead of 49, the merge of
-dag-lstm 40 instead of 43; cells of Flax that compute in bfloat16 have one wide product.
+dag-lstm 40 instead of 43. Flax cells that compute in bfloat16 get one wide product.
 """
 
 from collections.abc import Hashable
@@ -23,7 +23,7 @@ def simplify(graph: CellGraph) -> CellGraph:
     """Drops dead equations and repeated ones.
 
     Args:
-        graph: A graph of equations alone.
+        graph: A graph that consists of equations only.
 
     Returns:
         The graph without them. Equations with effects are kept.

@@ -9,15 +9,16 @@ from jax import Array, lax
 from edbatch.cell.deferred_rows import DeferredRows
 from edbatch.cell.rows import add_all, add_rows
 
-_CONCATENATED = 128  # arrays; XLA takes long for many more at once
+_CONCATENATED = 128  # arrays; XLA is slow for many more at once
 
 
 class Stacks(NamedTuple):
     """Arrays of all members of a family.
 
     Attributes:
-        arrays: The arrays, None in place of some.
-        stacked: Which have an entry per member, ``[G, ...]``; the others stand once.
+        arrays: The arrays; some may be None.
+        stacked: Which arrays have an entry per member, ``[G, ...]``; the others are
+            shared.
     """
 
     arrays: Sequence[Any]
@@ -31,11 +32,11 @@ class Stacks(NamedTuple):
         ]
 
     def add(self, member: Array | None, more: Sequence[Array]) -> list[Array]:
-        """Returns the arrays with something added to one member's, in place.
+        """Returns the arrays after adding to those of one member, in place.
 
         Args:
             member: The member, a scalar; None if no array is stacked.
-            more: What to add to each array.
+            more: The term to add to each array.
         """
         return [
             add_all(array, _as_term(array, own))
@@ -48,7 +49,7 @@ class Stacks(NamedTuple):
 
 
 def take_member(array: Array, member: Array) -> Array:
-    """Reads one entry of a stack, which is known to exist.
+    """Reads one entry of a stack, which must be in bounds.
 
     Args:
         array: ``[G, ...]``.
@@ -70,7 +71,7 @@ def add_to_member(array: Array, member: Array, more: Array) -> Array:
     Args:
         array: ``[G, ...]``.
         member: The entry, a scalar.
-        more: What to add, ``[...]``.
+        more: The array to add, ``[...]``.
 
     Returns:
         ``[G, ...]``.
@@ -84,13 +85,13 @@ def add_to_member(array: Array, member: Array, more: Array) -> Array:
 
 
 def _as_term(array: Any, more: Array) -> Array:
-    """Gives what is added the dtype of the sum, which may be a wider one."""
+    """Casts a term to the dtype of the sum, which may be wider."""
     holder = array.array if isinstance(array, DeferredRows) else array
     return more.astype(holder.dtype)
 
 
 def stack(arrays: Sequence[Array]) -> Array:
-    """Stacks arrays, many of them in several steps.
+    """Stacks arrays, in several steps if there are many.
 
     Args:
         arrays: Arrays of one shape.

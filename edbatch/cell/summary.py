@@ -1,4 +1,4 @@
-"""The operations of a cell, counted."""
+"""Counts the operations of a cell."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -35,11 +35,11 @@ class CellSummary:
     """The operations of a cell, for one instance.
 
     Attributes:
-        products: Its products, those in functions that it calls included; one in the
-            body of a loop counts once.
-        num_equations: Its equations.
-        packed_arrays: How many arrays are computed from parameters alone, once per
-            call of the program.
+        products: Its products, including those in functions that it calls. A product in
+            the body of a loop counts once.
+        num_equations: The number of its equations.
+        packed_arrays: The number of arrays that are computed from parameters only, once
+            per call of the program.
         packed_bytes: Their size.
 
     Example:
@@ -60,7 +60,7 @@ class CellSummary:
 
     @property
     def products_text(self) -> str:
-        """The products for people, equal ones together."""
+        """The products as readable text, with equal ones grouped."""
         counts = Counter(map(str, self.products))
         return ", ".join(f"{count} of {shape}" for shape, count in counts.items())
 

@@ -1,4 +1,4 @@
-"""Sums over many rows, which are as exact as float32 at least."""
+"""Sums over many rows, with at least the precision of float32."""
 
 from typing import Any
 
@@ -7,16 +7,16 @@ from jax import Array
 
 
 def zeros_for_sum(array: Array) -> Array:
-    """Returns where to sum up arrays like one: zeros of its shape.
+    """Returns zeros in which to sum arrays like a given one.
 
-    What half a precision would round away with each chunk of rows stays in the sum,
-    which is rounded once, at its end.
+    The sum keeps the digits that half precision would round away with each chunk of
+    rows. It is rounded once, at the end.
 
     Args:
-        array: One of the terms, or what they are cotangents of.
+        array: One of the terms, or the array whose cotangents are summed.
 
     Returns:
-        Zeros; float32 in place of bfloat16 and float16.
+        Zeros of the same shape; float32 in place of bfloat16 and float16.
     """
     return jnp.zeros(array.shape, sum_dtype(array.dtype))
 

@@ -1,7 +1,7 @@
-"""Sums of products: what a gate is before it is squashed.
+"""Sums of products, such as the pre-activation of a gate.
 
 A sum is a tree of additions whose inner values have no other reader, so its terms can
-be added in any order. A product that is no term of a larger sum is a sum of one.
+be added in any order. A product that is not a term of a larger sum is a sum by itself.
 """
 
 from collections import Counter
@@ -45,7 +45,7 @@ def find_sums(graph: CellGraph, weights: Collection[Var]) -> list[SumOfProducts]
 
     Args:
         graph: The graph.
-        weights: Variables that depend on parameters alone.
+        weights: Variables that depend on parameters only.
 
     Returns:
         The sums in the graph's order; each product is a term of exactly one.
@@ -59,7 +59,7 @@ def find_sums(graph: CellGraph, weights: Collection[Var]) -> list[SumOfProducts]
     }
     inner = _inner_values(graph.nodes, uses)
     holds = _holders(graph.nodes, products, inner)
-    # A product that is read twice is a sum of its own, and another term elsewhere.
+    # A product that is read twice is a separate sum, and an ordinary term elsewhere.
     terms_once = inner & products.keys()
     found = []
     for var in (var for node in graph.nodes for var in node.outvars):
@@ -81,7 +81,7 @@ def _is_in(atom: Atom, some: Collection[Var]) -> bool:
 
 
 def _inner_values(nodes: Sequence[Node], uses: Counter[Var]) -> set[Var]:
-    """Values that one addition, and nothing else, reads as a term of its own shape."""
+    """Values whose only reader is an addition with a result of the same shape."""
     return {
         term
         for node in nodes
@@ -97,7 +97,7 @@ def _inner_values(nodes: Sequence[Node], uses: Counter[Var]) -> set[Var]:
 def _holders(
     nodes: Sequence[Node], products: Collection[Var], inner: Collection[Var]
 ) -> set[Var]:
-    """Products, and sums that have one somewhere among their terms."""
+    """Products, and sums with a product somewhere among their terms."""
     found: set[Var] = set()
     for node in nodes:
         if (node.outvars and node.outvars[0] in products) or (
@@ -135,7 +135,7 @@ def _terms(
 def add_terms(
     arrays: Sequence[Any], signs: Sequence[int], shape: tuple[int, ...]
 ) -> Array:
-    """Adds arrays of one shape, and numbers.
+    """Adds arrays of one shape, and scalars.
 
     Args:
         arrays: The terms, at least one.
@@ -153,5 +153,5 @@ def add_terms(
 
 
 def is_addition(node: Node) -> bool:
-    """Says whether a node adds, subtracts or negates."""
+    """Returns whether a node adds, subtracts or negates."""
     return is_operation(node, ADDITIONS) and not node.effects

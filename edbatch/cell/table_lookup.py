@@ -16,10 +16,10 @@ class TableLookup(NamedTuple):
 
     Attributes:
         site: Its position.
-        numbers: Which of its inputs holds the rows' numbers.
+        numbers: Index of the input that holds the row indices.
         shape: The table's shape.
         clips: As `edbatch.cell.jaxpr.Lookup.clips`.
-        per_row: How many rows it looks up per batch row.
+        per_row: The number of rows that it looks up per batch row.
     """
 
     site: int
@@ -29,7 +29,7 @@ class TableLookup(NamedTuple):
     per_row: int
 
     def tape_size(self, rows: int) -> int:
-        """Returns how many lookups a tape has room for.
+        """Returns the number of lookups that a tape has room for.
 
         Args:
             rows: Number of batch rows.
@@ -37,7 +37,7 @@ class TableLookup(NamedTuple):
         return tape_rows(rows) * self.per_row
 
     def new_tape(self, rows: int) -> Array:
-        """Returns a tape for the numbers of rows: that after the last in all.
+        """Returns a tape for row indices, initially the index after the last row.
 
         Args:
             rows: Number of batch rows.
@@ -46,13 +46,14 @@ class TableLookup(NamedTuple):
         return jnp.full(shape, self.shape[0], jnp.int32)
 
     def rows(self, inputs: Sequence[Array]) -> Array:
-        """Returns the numbers of the rows that it looks up.
+        """Returns the indices of the rows that it looks up.
 
         Args:
             inputs: The inputs of the site, in ``W`` batch rows.
 
         Returns:
-            ``[W, per_row] int32``; where a number reads no row, that after the last.
+            ``[W, per_row] int32``; the index after the last row for indices that read
+            no row.
         """
         numbers, most = inputs[self.numbers], self.shape[0]
         numbers = numbers.reshape(-1, self.per_row)
@@ -71,11 +72,11 @@ def table_lookup(
     Args:
         site: Its position.
         eqn: Its equation.
-        tables: The table, and casts of it.
+        tables: The table and its casts.
         inputs: Its inputs.
 
     Returns:
-        The lookup; None if it reads the table otherwise, or the same rows for all
+        The lookup; None if it reads the table in another way, or the same rows for all
         nodes.
     """
     lookup = read_lookup(eqn)

@@ -1,4 +1,4 @@
-"""Tapes: what weight-gradient sites write down, with one row per batch row."""
+"""Tapes: arrays that weight-gradient sites record, with one row per batch row."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,7 +9,7 @@ from edbatch.cell.jaxpr import Var, dtype_of, shape_of
 
 Tapes = list[list[Array]]  # per site, arrays with one row per batch row
 
-TAPE_BLOCK = 128  # tapes have a multiple of so many rows
+TAPE_BLOCK = 128  # the number of rows of a tape is a multiple of this
 
 
 def new_tapes(rows: int, sites: Iterable[Sequence[Var]]) -> Tapes:
@@ -17,10 +17,10 @@ def new_tapes(rows: int, sites: Iterable[Sequence[Var]]) -> Tapes:
 
     Args:
         rows: Number of batch rows.
-        sites: The variables that each site writes down.
+        sites: The variables that each site records.
 
     Returns:
-        One array per variable, with a multiple of the contraction's block of rows.
+        One array per variable; its number of rows is a multiple of `TAPE_BLOCK`.
     """
     rows = tape_rows(rows)
     return [
@@ -30,5 +30,5 @@ def new_tapes(rows: int, sites: Iterable[Sequence[Var]]) -> Tapes:
 
 
 def tape_rows(rows: int) -> int:
-    """Returns how many rows a tape has for a number of batch rows."""
+    """Returns the number of rows of a tape for a number of batch rows."""
     return -(-rows // TAPE_BLOCK) * TAPE_BLOCK

@@ -1,4 +1,4 @@
-"""What tracing the cell of a type gives, of flat arrays."""
+"""Traces the cell of a type, as a function of flat arrays."""
 
 import itertools
 from collections.abc import Hashable, Iterable, Sequence
@@ -25,11 +25,11 @@ from edbatch.graph.type_table import TypeTable
 
 Specs = tuple[list[Any], list[Any], list[Any]]  # operands, external inputs, masks
 
-# A cell is traced once for all programs, though the first may run on several devices:
-# a function traced there is bound to their mesh.
+# A cell is traced once for all programs, even if the first runs on several devices: a
+# function that is traced under their mesh would be bound to it.
 NO_MESH = AbstractMesh((), ())
 
-# Settings of JAX that a traced cell may depend on; not every version has all.
+# JAX settings that a traced cell may depend on; not every version has all of them.
 SETTINGS = (
     "eager_constant_folding",
     "jax_accurate_erf_inv",
@@ -62,23 +62,23 @@ SETTINGS = (
 
 
 def trace_settings() -> tuple[Any, ...]:
-    """Returns the settings of JAX under which a cell is traced in this thread."""
+    """Returns the JAX settings under which a cell is traced in this thread."""
     return tuple(getattr(jax.config, name, None) for name in SETTINGS)
 
 
 def traced_type(node_type: NodeType, types: TypeTable) -> tuple[CellGraph, Specs]:
-    """Returns the traced cell of a type, the same one for all who ask.
+    """Returns the traced cell of a type; the same object for all callers.
 
     Types that differ only in which parameters they read are traced once.
 
     Args:
         node_type: The type.
-        types: The table that it is in.
+        types: The type's table.
 
     Returns:
-        The cell, of the parameters that `NodeType.params_spec` describes; and the
-        operands, external inputs and masks of one instance that it takes beside them,
-        as ``jax.ShapeDtypeStruct``.
+        The cell, with the parameters that `NodeType.params_spec` describes; and its
+        other arguments, the operands, external inputs and masks of one instance, as
+        ``jax.ShapeDtypeStruct``.
     """
     template = node_type.template.with_exact_constants()
     steps = [path._steps for kind, path in template.leaves if kind == "parameter"]
@@ -107,7 +107,7 @@ def traced_type(node_type: NodeType, types: TypeTable) -> tuple[CellGraph, Specs
                 lambda: trace(lambda _: (), params_spec)[0].inputs,
             )
         graph = _at_places(form, _places(params_spec, steps), variables)
-        made = graph, specs, node_type.function  # which so keeps its number
+        made = graph, specs, node_type.function  # kept alive for its id
         found = types.traces.setdefault(key, made)
     return found[:2]
 
@@ -119,17 +119,17 @@ def _without_paths(leaves: Sequence[tuple[str, Any]]) -> Hashable:
 def _traced_form(
     node_type: NodeType, types: TypeTable, parts: list[Any], facts: Hashable
 ) -> tuple[CellGraph, Specs]:
-    """Traces a cell of the parts of the parameters that it is called with.
+    """Traces a cell with the parts of the parameters that are passed to it.
 
     Args:
         node_type: A type of the cell.
-        types: The table that it is in.
+        types: The type's table.
         parts: The parts, with ``jax.ShapeDtypeStruct`` leaves.
-        facts: What it depends on beside their structure.
+        facts: Everything it depends on except their structure.
 
     Returns:
-        The cell, whose parameters are the arrays of the parts, one after the other;
-        and what it takes beside them.
+        The cell, whose parameters are the arrays of all parts in order; and its other
+        arguments.
     """
     arrays, treedef = jax.tree.flatten(parts)
     shapes = tuple((each.shape, each.dtype) for each in arrays)
@@ -169,13 +169,13 @@ def _traced_form(
         with use_abstract_mesh(NO_MESH):
             graph, _ = trace_cell(function, parts, specs)
             refuse_writes(node_type.cell.name, run, (parts, *specs), written)
-        made = graph, specs, node_type.function  # which so keeps its number
+        made = graph, specs, node_type.function  # kept alive for its id
         found = types.traces.setdefault(key, made)
     return found[:2]
 
 
 def _places(params_spec: Any, steps: Iterable[Any]) -> list[int]:
-    """Positions in the parameters of the arrays of some parts."""
+    """Positions of the arrays of some parts among all parameters."""
     leaves, treedef = jax.tree.flatten(params_spec)
     positions = jax.tree.unflatten(treedef, range(len(leaves)))
     return jax.tree.leaves([part_of(positions, each) for each in steps])
@@ -184,15 +184,16 @@ def _places(params_spec: Any, steps: Iterable[Any]) -> list[int]:
 def _at_places(
     form: CellGraph, places: list[int], variables: Sequence[Var]
 ) -> CellGraph:
-    """Returns a cell of all parameters.
+    """Converts a cell of some parameter arrays to a cell of all parameters.
 
     Args:
-        form: The cell, of some arrays.
-        places: Where each of them stands among the parameters.
-        variables: Of all parameters, for those that it does not take.
+        form: The cell of some arrays.
+        places: Position of each of these arrays among the parameters.
+        variables: Variables of all parameters, for the parameters that it does not
+            take.
 
     Returns:
-        The cell, in which an array that is passed twice is one variable.
+        The cell; an array that is passed twice becomes one variable.
     """
     variable_at = dict(enumerate(variables))
     own = dict(zip(reversed(places), reversed(form.parameters), strict=True))
@@ -205,16 +206,16 @@ def _at_places(
 
 
 def trace_at_call(node_type: NodeType, types: TypeTable) -> None:
-    """Traces the cell of a type that is called for the first time.
+    """Traces the cell of a type when it is called for the first time.
 
-    What it closes over may be another thing once the model has run: the variable of a
-    loop in which it was made, say.
+    Values that the cell closes over may have changed once the model has run, such as
+    the variable of a loop in which the cell was made.
 
     Args:
         node_type: The type.
-        types: The table that it is in.
+        types: The type's table.
     """
     traced_type(node_type, types)
     if node_type.takes_rng and not node_type.needs_rng:
-        with suppress(Exception):  # is raised where the model runs without a key
+        with suppress(Exception):  # raised again when the model runs without a key
             traced_type(node_type.without_rng(), types)

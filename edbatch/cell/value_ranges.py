@@ -1,9 +1,9 @@
-"""What is known of the numbers that a cell computes: bounds, signs, what may overflow.
+"""Finds bounds, signs and possible overflows of the numbers that a cell computes.
 
-Known without its inputs, of which only that they are finite is taken for granted, and
-that sums and products of them do not overflow: exponentials and powers may. Such facts
-tell where a slope is finite: the exponential of a number below zero does not overflow,
-and the denominator of a softmax that subtracts the largest number first is at least
+The analysis does not know the cell's inputs. It assumes that they are finite and that
+sums and products of them do not overflow, while exponentials and powers may. From this
+it follows where a derivative is finite: the exponential of a negative number does not
+overflow, and the denominator of a softmax that subtracts the maximum first is at least
 one.
 """
 
@@ -49,24 +49,24 @@ from edbatch.cell.primitives import (
 Range = tuple[float, float]
 _ALL: Range = (-math.inf, math.inf)
 _NO_LIMIT = {"max": -math.inf, "min": math.inf}
-# Where the numbers of an array stand in another one, axis by axis; None: nowhere.
+# For each axis of an array, the corresponding axis of another one; None if it has none.
 _Axes = tuple[int | None, ...]
 
 
 class ValueRanges:
-    """What is known of the variables of some equations.
+    """Known properties of the variables of some equations.
 
     Args:
-        eqns: Equations, each after those that it reads.
-        infinite: Variables that they read and that hold infinities, or NaN.
+        eqns: Equations, each after the equations that it reads.
+        infinite: Variables that they read and that contain infinities or NaN.
 
     Attributes:
-        positive: Variables that are above zero wherever they are finite. Such are the
-            denominator of a softmax, and the variance of a normalisation, to which a
-            small number was added. Exponentials, products and quotients may underflow
-            to zero; numbers below the smallest normal one count as zero, to which
-            XLA rounds them on many devices.
-        infinite: Variables that may be infinite or NaN though all inputs are finite.
+        positive: Variables that are positive wherever they are finite, such as the
+            denominator of a softmax, or the variance of a normalisation with a small
+            number added. Exponentials, products and quotients may underflow to zero;
+            numbers below the smallest normal number count as zero, because XLA rounds
+            them to zero on many devices.
+        infinite: Variables that may be infinite or NaN although all inputs are finite.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class ValueRanges:
         self._not_negative: set[Var] = set()
         self._exponentials: set[Var] = set()
         self._ranges: dict[Var, Range] = {}
-        # Largest numbers along some axes: of which variable, and where they stand.
+        # Maxima along some axes: of which variable, and how their axes map to its axes.
         self._largest: dict[Var, tuple[Any, _Axes]] = {}
-        # Numbers of which the largest along some axes is zero; or one, exponentials of
-        # such.
+        # Axes along which the maximum of a variable is zero; or one, for exponentials
+        # of such variables.
         self._peaks: dict[Var, frozenset[int]] = {}
         self._made_by: dict[Var, JaxprEqn] = {}
         for eqn in eqns:
@@ -94,21 +94,21 @@ class ValueRanges:
             self._note_sign(eqn)
 
     def is_positive(self, atom: Any) -> bool:
-        """Tells whether a number is above zero wherever it is finite."""
+        """Returns whether a number is positive wherever it is finite."""
         if isinstance(atom, Literal):
             return _compares(np.greater_equal, atom, _limits(atom)[0])
         return atom in self.positive
 
     def is_infinite(self, atom: Any) -> bool:
-        """Tells whether a number may be infinite or NaN."""
+        """Returns whether a number may be infinite or NaN."""
         if isinstance(atom, Literal):
             return is_float(atom) and not is_finite(literal_value(atom))
         return atom in self.infinite
 
     def is_pole(self, eqn: JaxprEqn) -> bool:
-        """Tells whether a primitive may have a pole at what it reads.
+        """Returns whether a primitive may have a pole at its inputs.
 
-        That of one which calls functions is what these have, and is not asked for.
+        A primitive that calls functions has their poles, which are not examined here.
         """
         name, exponent = name_of(eqn), exponent_of(eqn)
         if exponent is not None:
@@ -118,10 +118,10 @@ class ValueRanges:
         return name not in FINITE_SLOPE and any(map(is_float, eqn.invars))
 
     def reads_infinite(self, eqn: JaxprEqn) -> bool:
-        """Tells whether a floating input of an equation may be infinite or NaN.
+        """Returns whether a floating-point input of an equation may be infinite or NaN.
 
-        Limits that are none do not count, such as the ``-inf`` that JAX writes where it
-        takes the largest of some numbers.
+        Limits without an effect do not count, such as the ``-inf`` that JAX adds when
+        it computes a maximum.
         """
         name, read = name_of(eqn), list(eqn.invars)
         if name == "clamp":
@@ -156,7 +156,7 @@ class ValueRanges:
         if self.is_pole(eqn):
             return True
         if has_rule_of_jvp(eqn):
-            return False  # whoever wrote it a rule has thought of its limits
+            return False  # functions with a rule are assumed to handle limits
         return any(
             ValueRanges(body.equations).is_infinite(each)
             for body in inner_bodies(eqn)
@@ -164,7 +164,7 @@ class ValueRanges:
         )
 
     def _note_largest(self, eqn: JaxprEqn) -> None:
-        """Follows the largest numbers along some axes, as a softmax subtracts them."""
+        """Tracks maxima along some axes, as subtracted in a softmax."""
         name, read = name_of(eqn), eqn.invars
         if name == "reduce_max":
             axes = reduced_axes(eqn)
@@ -188,7 +188,7 @@ class ValueRanges:
             self._largest[eqn.outvars[0]] = source, axes_of
 
     def _is_above_all(self, read: Iterable[Any], one: Var) -> bool:
-        """Whether a number is the largest of some because the others are ``-inf``."""
+        """Whether a number is the maximum of some because the others are ``-inf``."""
         others = [each for each in read if each is not one]
         return all(
             isinstance(each, Literal) and self._range(each)[1] == -math.inf
@@ -196,7 +196,7 @@ class ValueRanges:
         )
 
     def _is_where_finite(self, eqn: JaxprEqn) -> bool:
-        """Whether it chooses a number where that is finite, as a logsumexp does."""
+        """Whether it selects a number where it is finite, as a logsumexp does."""
         which, *read = eqn.invars
         made = self._made_by.get(which) if isinstance(which, Var) else None
         return (
@@ -207,7 +207,7 @@ class ValueRanges:
         )
 
     def _peak_of(self, eqn: JaxprEqn) -> frozenset[int] | None:
-        """The axes along which a difference is zero at most, and zero once."""
+        """The axes along which a difference is at most zero, and zero at least once."""
         if name_of(eqn) != "sub" or not isinstance(eqn.invars[1], Var):
             return None
         source, axes = self._largest.get(eqn.invars[1], (None, ()))
@@ -252,7 +252,7 @@ class ValueRanges:
                 self._ranges[out] = found
 
     def _range_of(self, eqn: JaxprEqn) -> Range:
-        """The range of an equation's first result, by those of what it reads."""
+        """The range of an equation's first result, from the ranges of its inputs."""
         name, read = name_of(eqn), eqn.invars
         if name in VIEWS or name in ("slice", "rev", "copy", STOP_GRADIENT, "gather"):
             return self._range(read[0])
@@ -303,7 +303,7 @@ class ValueRanges:
         return _ALL
 
     def _selected(self, eqn: JaxprEqn) -> Range:
-        """The range of what a condition chooses: of ``where(x > 0, 0, x)``, too."""
+        """The range of a selection, including that of ``where(x > 0, 0, x)``."""
         which, *read = eqn.invars
         made = self._made_by.get(which) if isinstance(which, Var) else None
         ranges = [self._range(each) for each in read]
@@ -367,14 +367,14 @@ class ValueRanges:
 
 
 def infinite_constants(constants: Mapping[Var, Any]) -> set[Var]:
-    """Finds the arrays among some constants that hold infinities, or NaN.
+    """Finds the constants that contain infinities or NaN.
 
     Args:
-        constants: Arrays by variable. Those whose numbers are not here, since they are
-            traced, or lie with other processes, are taken to be finite.
+        constants: Arrays by variable. Arrays whose values are not available here,
+            because they are traced or on other processes, are assumed to be finite.
 
     Returns:
-        The variables of floating ones that are not finite throughout.
+        The variables of floating-point arrays that are not finite throughout.
     """
     return {
         var
@@ -387,7 +387,7 @@ def infinite_constants(constants: Mapping[Var, Any]) -> set[Var]:
 
 
 def is_finite(array: Any) -> bool:
-    """Tells whether all numbers of a floating array are finite."""
+    """Returns whether all numbers of a floating-point array are finite."""
     return bool(np.isfinite(np.asarray(array)).all())
 
 
@@ -398,7 +398,7 @@ def _compares(compare: np.ufunc, literal: Literal, number: float) -> bool:
 
 
 def _limits(atom: Any) -> Range:
-    """The smallest normal number of a dtype, and the largest."""
+    """The smallest normal number and the largest number of a dtype."""
     if not jnp.issubdtype(dtype_of(atom), jnp.inexact):
         return 1.0, math.inf
     finfo: Any = jnp.finfo
@@ -407,7 +407,7 @@ def _limits(atom: Any) -> Range:
 
 
 def _within_limits(found: Range, limits: Range) -> Range:
-    """A range of numbers as a dtype holds them, which are finite where bounds are."""
+    """A range after rounding to a dtype; its numbers are finite if the bounds are."""
     (low, high), (tiny, most) = found, limits
     low, high = (
         bound if math.isinf(bound) else min(max(bound, -most), most)
@@ -417,7 +417,7 @@ def _within_limits(found: Range, limits: Range) -> Range:
 
 
 def _stays_positive(eqn: JaxprEqn) -> bool:
-    """Whether results are above zero if all that is read is: none underflows."""
+    """Whether results are positive if all inputs are; false if they may underflow."""
     name = name_of(eqn)
     if name == CAST:
         return _limits(eqn.outvars[0])[0] <= _limits(eqn.invars[0])[0]
@@ -425,13 +425,13 @@ def _stays_positive(eqn: JaxprEqn) -> bool:
 
 
 def _product(one: Range, two: Range) -> Range:
-    """The range of products; of a bound and zero it is zero, for numbers are finite."""
+    """The range of products; zero times a bound is zero, because numbers are finite."""
     found = [0.0 if 0 in (a, b) else a * b for a in one for b in two]
     return min(found), max(found)
 
 
 def _exponential(name: str, low: float, high: float, dtype: Any) -> Range:
-    """The range of an exponential: infinite where it may overflow."""
+    """The range of an exponential; infinite if it may overflow."""
     finfo: Any = jnp.finfo
     info = finfo(dtype)
     base = math.log(2) if name == "exp2" else 1.0

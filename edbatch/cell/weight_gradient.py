@@ -1,19 +1,20 @@
 """Gradients of large parameters, from tapes.
 
-The backward pass leaves on tapes what each weight-gradient site read and the cotangents
-of what it gave, with one row per batch row (`weight_gradient_sites`). A parameter's
-cotangent is one contraction over them.
+The backward pass records on tapes the inputs of each weight-gradient site and the
+cotangents of its outputs, with one row per batch row (`weight_gradient_sites`). A
+parameter's cotangent is one contraction over them.
 
 Tapes are as long as a program's bucket allows. The contraction of a product goes over
-blocks of rows and stops with the rows in use; that of a table, whose cotangent is as
-large as the table, runs once.
+blocks of rows and stops after the rows in use. The contraction of a table, whose
+cotangent is as large as the table, runs once.
 
-Where cells compute in half a precision, the rows of a table are summed in that of the
-parameter, or float32; products of a block of rows are rounded, and summed in float32.
+If cells compute in half precision, the rows of a table are summed in the dtype of the
+parameter, or in float32. Products of a block of rows are rounded, and summed in
+float32.
 
-Gain (docs/results-training.md, "Value and gradient"): that of 64 trees at hidden 128
-takes 3.06 times the forward pass; *exact*, which adds up weights' gradients batch by
-batch, 5.42.
+Gain (docs/results-training.md, "Value and gradient"): value and gradient of 64 trees at
+hidden size 128 take 3.06 times as long as the forward pass; *exact*, which adds up the
+weights' gradients batch by batch, 5.42 times.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -32,18 +33,18 @@ from edbatch.cell.weight_gradient_sites import Sites, Values
 
 
 class Constant(Protocol):
-    """Computes the values that depend on parameters alone."""
+    """Computes the values that depend on parameters only."""
 
     def __call__(self, packed: Sequence[Array], /, *, wide: bool = False) -> Values:
-        """Computes them, without casts to half a precision if `wide`."""
+        """Computes these values, without casts to half precision if `wide`."""
 
 
-# Rows per iteration of a product's contraction: most iterations take the many, the rest
-# is done in iterations of fewer and fewer. Blocks of 32 after those of 128 save 4 % of
-# the gradient of 64 trees at hidden 128, 1 % at 256.
+# Rows per iteration of a product's contraction: most rows are done in large blocks, the
+# rest in smaller and smaller ones. Blocks of 32 after those of 128 save 4 % of the
+# gradient of 64 trees at hidden size 128, 1 % at 256.
 _BLOCKS = (1024, TAPE_BLOCK, 32)
 
-# Rows of a block of one member of a family, at least.
+# Minimum number of rows of a block of one family member.
 _LEAST_BLOCK = 8
 
 
@@ -52,7 +53,7 @@ class Contraction:
 
     Args:
         sites: The sites.
-        constant: Computes the values that depend on parameters alone.
+        constant: Computes the values that depend on parameters only.
     """
 
     def __init__(self, sites: Sites, constant: Constant) -> None:
@@ -74,13 +75,13 @@ class Contraction:
             packed: The parameters.
             inputs: The inputs of each site; zero in rows not in use.
             outputs_bar: The cotangents of its outputs, likewise.
-            mask: Which rows are in use, as `Sites.new_mask` made it.
-            used: How many rows are in use, a scalar; None to contract all at once,
-                without a loop whose iterations the host does not know.
+            mask: Which rows are in use, as initialized by `Sites.new_mask`.
+            used: The number of rows in use, a scalar; None to contract all at once,
+                without a loop whose number of iterations the host does not know.
             left_out: Sites that are not contracted.
 
         Returns:
-            Cotangents of parameters by position, without their direct readers' part.
+            Cotangents of parameters by position, without the part from direct reads.
         """
         found: dict[int, Array] = {}
         if mask is not None:
@@ -104,9 +105,10 @@ class Contraction:
         outputs_bar: Tapes,
         mask: Array,
     ) -> dict[int, Array]:
-        """The cotangents from sites that are no products.
+        """The cotangents from sites that are not products.
 
-        An equation may have no slope at zero: rows not in use repeat the first that is.
+        An equation may have no derivative at zero, so rows not in use repeat the first
+        row in use.
         """
         own = keep_rows(mask, first_true(mask), {k: inputs[k] for k in others})
         bars = self._pull(packed, others, own, outputs_bar)
@@ -145,8 +147,8 @@ class Contraction:
     ) -> dict[int, Array]:
         """Computes the cotangents of the parameters of a family from the tapes.
 
-        Rows are sorted by member, and blocks of one member's are contracted and added
-        to its cotangent. What a block lacks repeats its last row, as in `contract`.
+        Rows are sorted by member. Blocks of rows of one member are contracted and added
+        to its cotangent. Incomplete blocks repeat the member's last row.
 
         Args:
             packed: The parameters.
@@ -156,7 +158,7 @@ class Contraction:
             members: The number of members.
 
         Returns:
-            As `contract`; stacked as the parameters are.
+            As `contract`; arrays are stacked like the parameters.
         """
         if len(self._sites) == 0:
             return {}
@@ -229,14 +231,14 @@ class Contraction:
 
 
 class _MemberBlocks(NamedTuple):
-    """Rows of tapes in blocks, each of rows of one member of a family.
+    """Rows of tapes in blocks, each with rows of one member of a family.
 
     Attributes:
         order: The rows, sorted by member; ``[rows] int32``.
-        end: Where the rows of each member end in `order`; ``[members] int32``.
-        rows: How many each member has, likewise.
-        blocks: How many blocks each member has, likewise.
-        last: How many blocks it and the members before it have, likewise.
+        end: End of each member's rows in `order`; ``[members] int32``.
+        rows: The number of rows of each member, likewise.
+        blocks: The number of blocks of each member, likewise.
+        last: The number of blocks of each member and all before it, likewise.
         width: Rows of a block.
     """
 
@@ -249,7 +251,7 @@ class _MemberBlocks(NamedTuple):
 
     @classmethod
     def of(cls, owner: Array, members: int) -> "_MemberBlocks":
-        """Makes blocks of rows whose members are known; `members` are in no block."""
+        """Makes blocks from each row's owner; rows owned by `members` are left out."""
         order = jnp.argsort(owner).astype(jnp.int32)
         count = jnp.zeros(members + 1, jnp.int32).at[owner].add(1)[:members]
         end = jnp.cumsum(count, dtype=jnp.int32)
@@ -259,9 +261,9 @@ class _MemberBlocks(NamedTuple):
         return cls(order, end, count, blocks, last, width)
 
     def read(self, block: Array) -> tuple[Array, Array, Array]:
-        """Returns the member of a block, its rows, and which of them it has.
+        """Returns the member of a block, its rows, and which of these are its own.
 
-        The others repeat the member's last row.
+        The other entries repeat the member's last row.
         """
         member = (self.last <= block).sum(dtype=jnp.int32)
         number = block - self.last[member] + self.blocks[member]
@@ -272,7 +274,7 @@ class _MemberBlocks(NamedTuple):
 
 
 def _summed(found: dict[int, Array], more: dict[int, Array]) -> dict[int, Array]:
-    """Cotangents of two groups of sites, in the wider dtype where both have one."""
+    """Cotangents from two groups of sites; the wider dtype if both have one."""
     both = {}
     for k in found.keys() & more.keys():
         dtype = jnp.promote_types(found[k].dtype, more[k].dtype)
@@ -281,20 +283,20 @@ def _summed(found: dict[int, Array], more: dict[int, Array]) -> dict[int, Array]
 
 
 def _widened(array: Any) -> Any:
-    """An array, if it is one, in the dtype that its cotangents are summed in."""
+    """An array in the dtype in which its cotangents are summed; None for None."""
     return None if array is None else array.astype(sum_dtype(array.dtype))
 
 
 def _block_sizes(rows: int) -> list[int]:
-    """Rows of the blocks of a contraction over tapes of so many rows, largest first.
+    """Block sizes of a contraction over tapes with this many rows, largest first.
 
-    No block is a whole tape: XLA would take its product out of the loop and compute it
-    even where the loop has no iterations.
+    No block is a whole tape: XLA would move its product out of the loop and compute it
+    even if the loop has no iterations.
     """
     return [each // 2 if each == rows else each for each in _BLOCKS if each <= rows]
 
 
 def _member_block(rows: int, members: int) -> int:
-    """Rows of a block of one member: about as many as it has, at most a whole block."""
+    """Rows of a block of one member: about its mean share, at most `TAPE_BLOCK`."""
     mean = max(1, rows // members)
     return min(TAPE_BLOCK, max(_LEAST_BLOCK, 1 << (mean - 1).bit_length()))

@@ -52,7 +52,7 @@ from edbatch.cell.wide_casts import casts_of
 
 Values = dict[Var, Any]
 
-# A parameter is small if it has at most so many times the elements of its equation's
+# A parameter is small if it has at most this many times the elements of its equation's
 # outputs for one batch row.
 _SMALL = 4
 
@@ -63,12 +63,12 @@ class Site:
 
     Attributes:
         eqn: The equation.
-        inputs: Those of its inputs that depend on the batch row.
-        outputs: Its outputs, all floating.
+        inputs: Its inputs that depend on the batch row.
+        outputs: Its outputs, all floating-point.
         positions: The parameters that its other inputs depend on.
-        evaluate: Its outputs, from the values of all its inputs.
-        taped: What its tape holds: the inputs, or what they are made of.
-        move: What makes the inputs of that, one step after the other.
+        evaluate: Computes its outputs from the values of all its inputs.
+        taped: The variables on its tape: the inputs, or smaller ones they are made of.
+        move: Computes the inputs from these, step by step.
     """
 
     eqn: JaxprEqn
@@ -86,7 +86,7 @@ class Site:
 
     @property
     def sums_in_half(self) -> bool:
-        """Whether JAX would sum the rows that it looks up in half a precision."""
+        """Whether JAX would sum the rows that it looks up in half precision."""
         if name_of(self.eqn) not in LOOKUPS or not variables(self.eqn.invars[:1]):
             return False
         dtype = dtype_of(self.eqn.invars[0])
@@ -106,7 +106,7 @@ class Site:
         return [found[var] for var in self.outputs]
 
     def run_from_tape(self, values: Values, taped: Sequence[Array]) -> list[Array]:
-        """As `run`, of arrays as `taped` says."""
+        """As `run`, from arrays for `taped`."""
         values = values | dict(zip(self.taped, taped, strict=True))
         for step in self.move:
             values |= step(values)
@@ -116,15 +116,14 @@ class Site:
 def evaluator(
     eqn: JaxprEqn, used: Collection[Var]
 ) -> tuple[list[Var], Callable[[Values], Values]]:
-    """Makes an equation ready to be evaluated.
+    """Makes an equation ready for evaluation.
 
     Args:
         eqn: The equation.
-        used: The variables whose values matter.
+        used: The variables whose values are needed.
 
     Returns:
-        The variables that it reads, and the function from values to those of its
-        outputs that matter.
+        The variables that it reads, and the function from values to its needed outputs.
     """
     inputs = list(dict.fromkeys(variables(eqn.invars)))
     outputs = [var for var in eqn.outvars if var in used]
@@ -141,17 +140,18 @@ class Sites:
     """The weight-gradient sites of a cell.
 
     Args:
-        split: The cell, split where parameters are known.
+        split: The cell, split at the binding time of parameters.
         of_row: The variables that depend on the batch row.
         evaluate: The evaluator of each equation of the run-time partition, by identity.
-        used: The variables whose values matter.
-        least_contraction: Products that contract fewer elements are no sites.
+        used: The variables whose values are needed.
+        least_contraction: Products that contract fewer elements are not sites.
 
     Attributes:
         sites: The sites, in the order in which they run.
-        direct: Positions of the parameters that are read elsewhere, too.
-        by_row: Those of them in half a precision that are small wherever they are: XLA
-            may sum the rows' cotangents in it, too, so each row gets its own.
+        direct: Positions of the parameters that are also read outside sites.
+        by_row: Those of them in half precision that are small wherever they are read
+            directly. XLA may also sum the rows' cotangents in half precision, so each
+            row gets its own.
         products: Positions of the sites that are matrix products.
         others: Positions of the other sites.
     """
@@ -176,12 +176,12 @@ class Sites:
         equations = equations_of(split.run_time)
         assert len(equations) == len(split.run_time), "a traced cell has no others"
         constants = equations_of(split.precomputed)
-        # An output that nothing reads has a cotangent of zero on a tape, too.
+        # On a tape, an unread output has an explicit zero cotangent, too.
         is_apart = sum(map(is_float, split.graph.outputs)) > 1
         infinite = infinite_constants(split.graph.constants)
         every = [*constants, *equations]
         poles = equations_with_poles(every, infinite) if is_apart else ()
-        # Of a product that reads infinities, their rows are left out of the tape.
+        # If a product reads infinities, their rows are left out of the tape.
         self._poles = {id(each) for each in poles if name_of(each) not in PRODUCTS}
         for eqn in equations:
             positions = self._positions(eqn.invars)
@@ -222,7 +222,7 @@ class Sites:
         return self.sites[k]
 
     def _positions(self, atoms: Iterable[Atom]) -> frozenset[int]:
-        """Positions of the floating parameters that some atoms depend on."""
+        """Positions of the floating-point parameters that some atoms depend on."""
         none: frozenset[int] = frozenset()
         return none.union(*(self._sources.get(v, none) for v in variables(atoms)))
 
@@ -247,11 +247,11 @@ class Sites:
         return sum(map(size_of, parameters)) <= _SMALL * sum(map(size_of, outputs))
 
     def new_mask(self, rows: int) -> Array | None:
-        """Returns a tape of the rows in use; None if no site needs it."""
+        """Returns a tape that marks the rows in use; None if no site needs it."""
         return jnp.zeros(tape_rows(rows), jnp.bool) if self.others else None
 
     def new_owners(self, rows: int, members: int) -> Array:
-        """Returns a tape of the members whose parameters rows read; none has one."""
+        """Returns a tape of the member that each row reads; initially none."""
         return jnp.full(tape_rows(rows), members, jnp.int32)
 
     def lookups(self, parameter: int) -> list[TableLookup] | None:
@@ -261,7 +261,7 @@ class Sites:
             parameter: Its position.
 
         Returns:
-            The sites; None if the parameter is read otherwise, too.
+            The sites; None if the parameter is also read in another way.
         """
         if parameter in self.direct:
             return None
@@ -281,7 +281,7 @@ class Sites:
 
 
 def _sources(split: Split) -> dict[Var, frozenset[int]]:
-    """Positions of the floating parameters that each precomputed variable reads."""
+    """Positions of the floating-point parameters that precomputed variables read."""
     none: frozenset[int] = frozenset()
     found = {
         var: frozenset([k] if is_float(var) else [])
@@ -295,7 +295,7 @@ def _sources(split: Split) -> dict[Var, frozenset[int]]:
 
 
 def _contracted(eqn: JaxprEqn) -> int:
-    """Returns how many elements a product contracts for each of its result."""
+    """Returns the number of elements that a product contracts per result element."""
     dot = read_dot(eqn)
     assert dot is not None, "it is a product"
     return math.prod(shape_of(eqn.invars[0])[axis] for axis in dot.dims[0])

@@ -1,8 +1,9 @@
-"""Cells that may not end on values that no node gives them.
+"""Finds cells that may not terminate on values that do not belong to their nodes.
 
-The rows behind a slice belong to other nodes, and the padding of a chunk reads them. A
-`jax.lax.while_loop` runs until it ends for all rows, so a value from elsewhere, for
-which it never does, would hang the program: such cells get the last node's row there.
+The rows after a slice belong to other nodes, and the padding rows of a chunk read them.
+A `jax.lax.while_loop` runs until it has ended for all rows, so a foreign value for
+which it never ends would hang the program. The padding rows of such cells read the last
+node's row instead.
 """
 
 from collections.abc import Iterable
@@ -22,14 +23,14 @@ from edbatch.graph.type_table import TypeTable
 
 
 def may_not_end(node_type: NodeType, types: TypeTable) -> bool:
-    """Tells whether a loop of a type's cell may run for ever on other nodes' values.
+    """Returns whether a loop in a type's cell may never end on other nodes' values.
 
     Args:
         node_type: The type.
-        types: The table that it is in.
+        types: The type's table.
 
     Returns:
-        Whether there is a ``while_loop`` whose condition may depend on the batch row.
+        Whether it has a ``while_loop`` whose condition may depend on the batch row.
         Loops inside other control flow count, whatever they depend on.
     """
 

@@ -1,11 +1,11 @@
-"""Sums of gradients in the parameters' precision, though cells compute in another.
+"""Sums gradients in the precision of parameters when cells compute in another.
 
 A cell that computes in bfloat16 reads casts of its parameters. The cotangent of a cast
-is bfloat16, so what a parameter's gradient is summed from would be rounded, and a sum
-of many ones would stay at 256. So the backward pass takes casts from float32 to
-bfloat16 or float16, and what only moves their values, as if they were not there: their
-values are the parameters', and so is the dtype of their cotangents. What computes with
-a cast reads it as it is.
+is bfloat16, so the terms of a parameter's gradient would be rounded, and a sum of many
+ones would stay at 256. So the backward pass skips casts from float32 to bfloat16 or
+float16, and treats equations that only move their values accordingly: the values, and
+the dtype of their cotangents, are those of the parameters. Equations that compute with
+a cast read the cast value.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -36,7 +36,7 @@ def without_casts(
     results: Sequence[Atom],
     constants: dict[Var, Any] | None = None,
 ) -> Callable[..., list[Any]]:
-    """Makes a function of equations, but leaves out casts to half a precision.
+    """Makes a function of equations that skips casts to half precision.
 
     Args:
         arguments: The variables that the function takes.
@@ -45,8 +45,8 @@ def without_casts(
         constants: Variables that are neither arguments nor computed, and their arrays.
 
     Returns:
-        The function, of arrays. Results that only move the values of casts are of the
-        dtype before the cast.
+        The function, of arrays. Results that only move values of casts have the dtype
+        before the cast.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -76,13 +76,13 @@ def without_casts(
 
 
 def packed_without_casts(pack: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns a function of parameters that leaves out casts to half a precision.
+    """Returns a function of parameters that skips casts to half precision.
 
     Args:
         pack: A function of parameters.
 
     Returns:
-        A function of the same structure.
+        A function with the same structure of results.
     """
 
     def run(params: Any) -> Any:
@@ -96,7 +96,7 @@ def packed_without_casts(pack: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def is_cast(eqn: JaxprEqn) -> bool:
-    """Tells whether an equation casts to half a precision."""
+    """Returns whether an equation casts to half precision."""
     if name_of(eqn) != CAST:
         return False
     before, after = dtype_of(eqn.invars[0]), dtype_of(eqn.outvars[0])
@@ -108,14 +108,14 @@ def is_cast(eqn: JaxprEqn) -> bool:
 
 
 def casts_of(variable: Var, equations: Iterable[Any]) -> list[Var]:
-    """Lists a variable and its casts to half a precision.
+    """Lists a variable and its casts to half precision.
 
     Args:
         variable: The variable.
-        equations: Where the casts are.
+        equations: The equations to search for casts.
 
     Returns:
-        Variables.
+        The variables.
     """
     casts = [
         each.outvars[0]
@@ -130,7 +130,7 @@ def _value(atom: Atom, values: dict[Var, Any]) -> Any:
 
 
 def _read(var: Var, values: dict[Var, Any], moved: Any) -> Any:
-    """What an equation gets: its own dtype, unless it moves values of casts."""
+    """An equation's input in its own dtype, unless it moves values of casts."""
     value = values[var]
     return value.astype(moved or dtype_of(var)) if is_float(var) else value
 
@@ -140,7 +140,7 @@ def _is_wide(var: Var, values: dict[Var, Array]) -> bool:
 
 
 def _moved_dtype(eqn: JaxprEqn, values: dict[Var, Array]) -> Any:
-    """The dtype in which an equation moves values of casts; None if it does not."""
+    """The dtype in which an equation moves values of casts; None if it moves none."""
     literals = any(isinstance(each, Literal) and is_float(each) for each in eqn.invars)
     if literals or name_of(eqn) not in EXACT:
         return None

@@ -1,7 +1,7 @@
-"""Products that run as one, and the sums that are read from its columns.
+"""Wide products: products that run as one, and the sums read from their columns.
 
-Gain (docs/results-memory.md, "Packing"): with it the forward pass of tree-lstm takes
-0.87 of its time at hidden 32 and 0.98 at 256, that of bilstm-tagger 0.82 and 0.93.
+Gain (docs/results-memory.md, "Packing"): the forward pass of tree-lstm takes 0.87 times
+as long at hidden size 32 and 0.98 times at 256, that of bilstm-tagger 0.82 and 0.93.
 """
 
 import math
@@ -29,12 +29,12 @@ from edbatch.cell.sums import SumOfProducts, add_terms, find_sums
 
 @dataclass(frozen=True, eq=False)
 class WideProduct:
-    """``R`` inputs side by side times ``R`` by ``C`` weights, as ``C`` columns.
+    """``R`` concatenated inputs times ``R`` by ``C`` weights, as ``C`` columns.
 
     Attributes:
         grid: The product of each input and column, with its sign.
-        biases: The bias of each column, a vector ``[e]`` of parameters;
-            empty if nothing is added.
+        biases: The bias of each column, a vector ``[e]`` of parameters; empty if
+            nothing is added.
         outvars: The columns.
     """
 
@@ -44,12 +44,12 @@ class WideProduct:
 
     @property
     def inputs(self) -> tuple[Product, ...]:
-        """A product per input."""
+        """One product per input."""
         return tuple(row[0][0] for row in self.grid)
 
     @property
     def columns(self) -> tuple[Product, ...]:
-        """A product per column."""
+        """One product per column."""
         return tuple(product for product, _ in self.grid[0])
 
     @property
@@ -62,16 +62,16 @@ class WideProduct:
 def widen_products(graph: CellGraph, overhead: int) -> tuple[CellGraph, int]:
     """Joins products that share an input or are summed.
 
-    A join never makes a node wait for itself: every sum that a wide product serves has
-    a product with each of its inputs, so it waited for all of them before.
+    Merging never makes a node depend on itself: every sum that a wide product computes
+    has a product with each of its inputs, so it already depended on all of them.
 
     Args:
         graph: A graph of equations.
-        overhead: Cost of a product beside the elements that it copies and writes,
-            in elements.
+        overhead: Fixed cost of a product, in addition to the elements that it copies
+            and writes, in elements.
 
     Returns:
-        The graph with wide products, and what its products cost, in elements.
+        The graph with wide products, and the cost of its products, in elements.
     """
     packed = parameter_values(graph)
     sums = find_sums(graph, packed)
@@ -85,7 +85,7 @@ def widen_products(graph: CellGraph, overhead: int) -> tuple[CellGraph, int]:
 
 
 class _Widener:
-    """Replaces products by wide ones, table by table."""
+    """Replaces products by wide products, table by table."""
 
     def __init__(
         self, graph: CellGraph, sums: list[SumOfProducts], packed: Collection[Var]
@@ -96,18 +96,18 @@ class _Widener:
         self.emitter = Emitter()
         self.wide: list[WideProduct] = []
         self.producer = {var: node for node in graph.nodes for var in node.outvars}
-        # Per sum: products that are columns now, the columns, and whether the vector
-        # of parameters among the other terms is added already.
+        # Per sum: products that are now in wide products, the columns, and whether the
+        # parameter vector among its other terms is already added.
         self.joined: list[set[Var]] = [set() for _ in sums]
         self.partial: list[list[Var]] = [[] for _ in sums]
         self.is_biased = [False] * len(sums)
 
     def widen(self, entries: list[tuple[int, Product, int]], overhead: int) -> int:
-        """Joins what of some products of one kind can be; returns their cost."""
+        """Joins products of one kind where it pays; returns their cost."""
         grid: dict[tuple[int, int], tuple[Product, int]] = {}
         rows: dict[Hashable, Product] = {}
         columns: dict[int, Product] = {}
-        twice = 0  # a second product of one input in one sum stays as it is
+        twice = 0  # second products of one input in one sum; these are not joined
         for place, product, sign in entries:
             rows.setdefault(product.input_key, product)
             columns.setdefault(place, product)
@@ -152,7 +152,7 @@ class _Widener:
     def _take_biases(
         self, places: list[int], grid: Sequence[Sequence[tuple[Product, int]]]
     ) -> tuple[Var, ...]:
-        """The vectors of parameters that are added to all columns, if all have one."""
+        """The parameter vectors to add to the columns, if every sum has one."""
         if any(self.is_biased[place] for place in places):
             return ()
         found: list[Var] = []
@@ -166,7 +166,7 @@ class _Widener:
         return tuple(found)
 
     def _bias(self, total: SumOfProducts, product: Product) -> Var | None:
-        """The sum of the terms that are parameters, as a vector ``[e]``."""
+        """The sum of the terms that depend on parameters only, as a vector ``[e]``."""
         terms = self._parameter_terms(total)
         if not terms:
             return None
@@ -195,7 +195,7 @@ class _Widener:
         )
 
     def _parameter_terms(self, total: SumOfProducts) -> list[tuple[Atom, int]]:
-        """Terms of parameters alone; numbers beside such a term are counted in."""
+        """The terms of parameters only, with literals; empty if all are literals."""
         terms = [
             (atom, sign)
             for atom, sign in total.others
@@ -204,7 +204,7 @@ class _Widener:
         return terms if variables(atom for atom, _ in terms) else []
 
     def finish(self) -> CellGraph:
-        """Returns the graph with the wide products and what reads them."""
+        """Returns the graph with the wide products and their readers."""
         changed = {
             total.output: k for k, total in enumerate(self.sums) if self.joined[k]
         }
@@ -226,7 +226,7 @@ class _Widener:
         return self.graph.with_nodes(nodes, self.emitter.constants)
 
     def _sum_nodes(self, place: int, renamed: dict[Var, Var]) -> list[JaxprEqn]:
-        """The equations that add a sum's terms anew."""
+        """The equations that add up a sum from its new terms."""
         total = self.sums[place]
         terms: list[tuple[Atom, int]] = [(var, 1) for var in self.partial[place]]
         terms += [

@@ -1,4 +1,4 @@
-"""The work of a cell for one batch row."""
+"""Estimated work of a cell for one batch row, in multiply-adds."""
 
 import math
 
@@ -11,9 +11,9 @@ from edbatch.cell.type_call import trace_settings, traced_type
 from edbatch.graph.node_type import NodeType
 from edbatch.graph.type_table import TypeTable
 
-_MOVED = 8  # multiply-adds in the time in which one number is read or written
-_READ = 2.0  # multiply-adds in the time in which one byte comes from main memory
-_CACHED = 2**26  # bytes; parameters of a family beyond come from main memory
+_MOVED = 8  # multiply-adds in the time of reading or writing one number
+_READ = 2.0  # multiply-adds in the time of reading one byte from main memory
+_CACHED = 2**26  # bytes; larger families' parameters are read from main memory
 
 
 def product_work(node_type: NodeType, types: TypeTable) -> float:
@@ -21,11 +21,11 @@ def product_work(node_type: NodeType, types: TypeTable) -> float:
 
     Args:
         node_type: The type of its nodes.
-        types: The table that it is in.
+        types: The type's table.
 
     Returns:
-        The multiply-adds, of a product with a weight as many as it has elements. The
-        body of a loop counts once.
+        The multiply-adds. A product with a weight counts as many as the weight has
+        elements. The body of a loop counts once.
     """
     node_type = form_of(node_type, types).first
 
@@ -44,11 +44,11 @@ def row_work(node_type: NodeType, types: TypeTable) -> float:
 
     Args:
         node_type: The type of its nodes.
-        types: The table that it is in.
+        types: The type's table.
 
     Returns:
-        The multiply-adds of its matrix products, and as many for the numbers that it
-        reads and writes as would take as long. The body of a loop counts once.
+        The multiply-adds of its matrix products, plus those that take as long as
+        reading and writing its inputs and outputs. The body of a loop counts once.
     """
     node_type = form_of(node_type, types).first
 
@@ -62,16 +62,16 @@ def row_work(node_type: NodeType, types: TypeTable) -> float:
 
 
 def read_work(node_type: NodeType, types: TypeTable) -> float:
-    """Estimates what a chunk of a family spends on its member's parameters.
+    """Estimates the cost of reading a family member's parameters in one chunk.
 
     Args:
         node_type: The type of its nodes.
-        types: The table that it is in.
+        types: The type's table.
 
     Returns:
-        The multiply-adds that would take as long as reading them; 0 where a type has no
-        family, whose parameters stay in the caches from chunk to chunk, or one that is
-        small enough to stay there as a whole.
+        The multiply-adds that would take as long as reading them. 0 for a type without
+        a family, whose parameters stay in the caches from chunk to chunk, and for a
+        family that is small enough to stay in the caches as a whole.
     """
     family = node_type.family
     if family is None:

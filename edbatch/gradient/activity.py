@@ -1,7 +1,7 @@
-"""Activity analysis: which values depend on what a gradient is taken by.
+"""Activity analysis: which values depend on the differentiated inputs.
 
-All others are constant in the backward pass, as in the model of one instance: a loop
-that cannot be differentiated may read them, and they cost nothing.
+All other values are constant in the backward pass, as they are in the model of one
+instance: a loop that cannot be differentiated may read them, and they cost nothing.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,13 +18,13 @@ def active_kinds(
 ) -> set[int]:
     """Finds the array kinds of active values.
 
-    Arrays of one kind are not told apart.
+    Arrays of the same kind are not distinguished.
 
     Args:
         shape: The program.
         cells: Its cells, by type.
-        pools: Array kinds of the external inputs to differentiate by, in addition to
-            the parameters.
+        pools: Array kinds of the differentiated external inputs; the parameters are
+            differentiated, too.
 
     Returns:
         Array kinds.
@@ -49,7 +49,7 @@ def active_kinds(
 def read_from(
     kinds: tuple[int, ...], groups: tuple[Slots, ...], some: Collection[int]
 ) -> list[bool]:
-    """Tells which groups of slots read arrays of some kinds.
+    """Returns which groups of slots read arrays of some kinds.
 
     Args:
         kinds: Array kind per slot.
@@ -57,7 +57,7 @@ def read_from(
         some: Array kinds.
 
     Returns:
-        For each group.
+        One value per group.
     """
     return [kinds[group.slots[0]] in some for group in groups]
 
@@ -70,20 +70,20 @@ def take(arrays: list[Array], which: Sequence[bool]) -> list[Array | None]:
         which: Whether to take each.
 
     Returns:
-        The list with None in place of the others.
+        The list, with None in place of the other arrays.
     """
     return [each if is_in else None for each, is_in in zip(arrays, which, strict=True)]
 
 
 def put(some: list[Array | None], arrays: list[Array]) -> list[Array]:
-    """Inverse of `take`: fills the Nones from `arrays`.
+    """Inverse of `take`: replaces None by the entries of `arrays`.
 
     Args:
-        some: What `take` returned, or as many arrays of the same shapes.
-        arrays: The list that it took them from.
+        some: The result of `take`, or as many arrays of the same shapes.
+        arrays: The list that `take` was applied to.
 
     Returns:
-        The list, with these arrays.
+        The list, with the arrays of `some`.
     """
     pairs = zip(some, arrays, strict=True)
     return [own if taken is None else taken for taken, own in pairs]

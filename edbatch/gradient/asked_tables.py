@@ -1,9 +1,9 @@
-"""The tables whose gradient `edbatch.sparse.value_and_grad` wants of a loss.
+"""The tables whose gradient `edbatch.sparse.value_and_grad` returns as rows.
 
-While a loss is traced, `AskedTables` is what batched functions ask whether one of their
-parameters is such a table. A loss is traced twice: first to learn how many rows each
-call of a batched function looks up, which gives the shapes of probes (see `tables`);
-then with the probes.
+While a loss is traced, batched functions query `AskedTables` to find out whether one of
+their parameters is such a table. A loss is traced twice: first to find how many rows
+each call of a batched function looks up, which gives the shapes of the probes (see
+`tables`); then with the probes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ Probes = tuple[Array, ...]
 
 
 class TableRun(Protocol):
-    """A call of a batched function, which can tell what it looks up."""
+    """A call of a batched function that can list its lookups in tables."""
 
     def tables(self, leaves: Sequence[int]) -> tuple[Table, ...]:
         """Finds the lookups in some leaves of the parameters."""
@@ -31,27 +31,27 @@ class TableRun(Protocol):
         """Returns zeros, one row per lookup, for each table."""
 
     def results(self) -> Any:
-        """Returns what `run` returns, of zeros."""
+        """Returns zeros in the shapes of the results of `run`."""
 
     def run(
         self, params: Any, tables: tuple[Table, ...], probes: Probes
     ) -> tuple[Any, Probes]:
-        """Returns the model's results, and the numbers of the rows looked up."""
+        """Returns the model's results and the indices of the rows looked up."""
 
 
 class AskedTables:
-    """The tables that are asked for while a loss is traced.
+    """The tables requested while a loss is traced.
 
     Args:
-        stand_ins: The arrays that stand in the loss's parameters for the tables.
+        stand_ins: Placeholders for the tables in the loss's parameters.
         arrays: The tables.
-        names: What to call them in messages.
-        probes: The probes of each call of a batched function; None while their shapes
-            are not known.
+        names: Their names in messages.
+        probes: The probes of each call of a batched function; None until their shapes
+            are known.
 
     Attributes:
-        shapes: Zeros in the shapes of the probes of each call so far.
-        found: For each call, which tables it looked up and the numbers of the rows.
+        shapes: For each call so far, zeros in the shapes of its probes.
+        found: For each call, which tables it looked up, and the row indices.
     """
 
     def __init__(
@@ -70,31 +70,31 @@ class AskedTables:
         self.found: list[tuple[tuple[int, ...], Probes]] = []
 
     def places(self, params: Any) -> dict[int, int]:
-        """Tells which leaves of the parameters of a call are tables asked for.
+        """Finds the requested tables among the parameters of a call.
 
         Args:
             params: The parameters.
 
         Returns:
-            Which table each of these leaves is.
+            The number of the table, by leaf of the parameters.
         """
         known = {id(each): k for k, each in enumerate(self._stand_ins)}
         leaves = jax.tree.leaves(params)
         return {k: known[id(x)] for k, x in enumerate(leaves) if id(x) in known}
 
     def call(self, params: Any, run: TableRun) -> Any:
-        """Runs a call whose parameters contain tables asked for.
+        """Runs a call whose parameters contain requested tables.
 
         Args:
-            params: The parameters, with stand-ins.
+            params: The parameters, with placeholders.
             run: The call.
 
         Returns:
             The model's results.
 
         Raises:
-            PlanError: A cell reads a table otherwise than by rows, or a transformation
-                of JAX inside the loss traces the call.
+            PlanError: A cell reads a table other than by rows, or a JAX transformation
+                inside the loss traces the call.
         """
         places = self.places(params)
         if trace_state() != self._state:
@@ -121,7 +121,7 @@ class AskedTables:
         return results
 
     def check_looked_up(self) -> None:
-        """Raises a `PlanError` if a table was looked up by no batched function."""
+        """Raises a `PlanError` if no batched function looked up a requested table."""
         known = {which for own, _ in self.found for which in own}
         for k, name in enumerate(self._names):
             if k in known:
@@ -143,7 +143,7 @@ _ASKED: ContextVar[AskedTables | None] = ContextVar("asked_tables", default=None
 
 @contextmanager
 def asking(asked: AskedTables) -> Iterator[None]:
-    """Makes batched functions called inside look up tables for a gradient.
+    """Makes batched functions called inside look up the requested tables.
 
     Args:
         asked: The tables.
@@ -156,6 +156,6 @@ def asking(asked: AskedTables) -> Iterator[None]:
 
 
 def asked_of(params: Any) -> AskedTables | None:
-    """Returns the tables asked for if some are among the parameters of a call."""
+    """Returns the requested tables if some are among the parameters of a call."""
     asked = _ASKED.get()
     return asked if asked is not None and asked.places(params) else None

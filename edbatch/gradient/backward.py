@@ -1,21 +1,22 @@
 """Gradients of the program: the same loops, backwards.
 
-The forward pass keeps the arenas. The backward pass walks the stream from its end:
-each chunk reads its inputs again, reads its outputs' cotangents as one slice of a
-cotangent arena, differentiates the cell on these rows (recomputing it) and adds the
-operands' cotangents to the rows that it read. For the parameters it writes tapes (see
-`edbatch.cell.weight_gradient`); one contraction over them at the end gives the
-cotangents of the packed parameters, and JAX those of the parameters.
+The forward pass keeps the arenas. The backward pass walks the stream from its end. Each
+chunk reads its inputs again, reads its outputs' cotangents as one slice of a cotangent
+arena, differentiates the cell on these rows (recomputing it) and adds the operands'
+cotangents to the rows that it read. For the parameters it writes tapes (see
+`edbatch.cell.weight_gradient`). One contraction over them at the end gives the
+cotangents of the packed parameters, from which JAX computes those of the parameters.
 
-A chunk's rows are differentiated together, but a row must contribute only what its node
-does in the model of one instance. Rows of padding contribute nothing, whatever the rows
-hold that they were read from: zero times a value or a slope that is not finite is not
-zero, so their contributions are masked and not only their cotangents.
+A chunk's rows are differentiated together, but a row must contribute exactly what its
+node contributes in the model of one instance. Padding rows must contribute nothing,
+whatever values they read. Zero times a value or derivative that is not finite is not
+zero, so their contributions are masked, not only their cotangents.
 
-JAX also knows cotangents that are zero because nothing reads an output (symbolic
-zeros), which are not propagated: the slope of a norm is infinite at zero. Where cells
-have such slopes, the program keeps a mask beside each arena of cotangents of the rows
-that one has *reached*, and the rows that none has reached are treated as padding.
+JAX distinguishes cotangents that are zero because nothing reads an output (symbolic
+zeros) and does not propagate them. That matters where a derivative is infinite, as that
+of a norm at zero. If cells have such derivatives, the program keeps a mask next to each
+cotangent arena. It marks the rows that a cotangent has *reached*; all other rows are
+treated as padding.
 """
 
 from collections.abc import Callable, Sequence
@@ -81,14 +82,14 @@ def differentiate(
         pools: External inputs by array kind.
         stream: The stream.
         run: Arenas and tapes of the forward pass.
-        results: Array kind, rows and cotangent of each result that has one.
-        active_pools: Array kinds of the external inputs to differentiate by.
+        results: Array kind, rows and cotangent of each result that has a cotangent.
+        active_pools: Array kinds of the differentiated external inputs.
         tables: Tables whose cotangents are not summed.
 
     Returns:
-        A pytree as `params` and one as `pools`; None in place of integers. Zeros for
-        each of `tables`, whose cotangents come last, as `cotangents_of_tables` lists
-        them.
+        A pytree like `params` and one like `pools`, with None for integers and zeros
+        for `tables`; then the cotangents of `tables`, listed as in
+        `cotangents_of_tables`.
     """
     program = program.with_options(differentiated=True)
     prepared, unpack = _prepare(program, params)
@@ -137,10 +138,10 @@ def differentiate(
 def _prepare(
     program: ProgramShape, params: Any
 ) -> tuple[dict[int, Packed], Callable[[Any], tuple[Any]]]:
-    """Packs the parameters; also returns what makes cotangents of packed arrays theirs.
+    """Packs the parameters; also returns the pullback from packed arrays to parameters.
 
-    It takes cotangents in the dtype in which they were summed up, and does not round
-    them where the packed array is a cast of a parameter.
+    The pullback takes cotangents in the dtype in which they were summed. It does not
+    round them if the packed array is a cast of a parameter.
     """
     prepared, unpack = jax.vjp(program.pack, params)
     like = prepared
@@ -168,7 +169,7 @@ def _first_state(
     active_pools: set[int],
     active_values: set[int],
 ) -> "_State":
-    """The state before the first chunk: cotangents of results, all others zero."""
+    """The state before the first chunk: cotangents of results; all others are zero."""
     rows = dict(program.type_rows)
     state = _State(
         next_rows=run.next_rows,
@@ -206,7 +207,7 @@ def _collect_all(
     end: "_State",
     tables: Sequence[Table],
 ) -> dict[int, Packed]:
-    """The cotangents of packed arrays by type; zeros for lookups in tables."""
+    """The cotangents of packed arrays by type; lookups in `tables` contribute zero."""
     switches = program.options.target.control == "switch"
     lookups = lookups_of_types(tables)
     found = {}
@@ -223,7 +224,7 @@ def _collect_all(
 def _first_cotangents(
     program: ProgramShape, arenas: Arenas, active: set[int], results: Results
 ) -> Arenas:
-    """The cotangents of active values that are read, before the first chunk."""
+    """The cotangents before the first chunk, for active values that are read."""
     types = [program.types.types[each.type_id] for each in program.loops]
     read = {kind for kind, _, _ in results}
     read.update(kind for each in types for kind in each.operand_kinds)
@@ -245,17 +246,17 @@ class _State(NamedTuple):
     """State of the backward pass, which goes through the stream from its end.
 
     Attributes:
-        next_rows: Rows of the tapes that are left to differentiate, by type.
+        next_rows: Rows of the tapes still to be differentiated, by type.
         sums: Cotangents of packed arrays that are summed chunk by chunk, by type.
-        site_inputs: Inputs of each site that depend on the row, by type.
-        site_outputs: Outputs of each site; its cotangents, in the rows that are done.
-        live_rows: Which rows of the tapes contribute, by type; whose parameters they
-            read, where the type has a family; None if all do.
+        site_inputs: Inputs of each site that depend on the batch row, by type.
+        site_outputs: Outputs of each site; in finished rows, their cotangents.
+        live_rows: Which rows of the tapes contribute, by type; for a family, the member
+            whose parameters they read. None if all rows contribute.
         pools_bar: Cotangents of external inputs.
-        arenas_bar: Cotangents of values; those of half a precision in float32, since
-            many nodes may add to one.
+        arenas_bar: Cotangents of values; float32 for half-precision values, since many
+            nodes may add to one.
         reached: Rows that a cotangent has reached, ``[rows] bool`` by array kind; empty
-            where no slope is infinite.
+            if no derivative is infinite.
     """
 
     next_rows: dict[int, Array]
@@ -268,7 +269,7 @@ class _State(NamedTuple):
     reached: Arenas
 
     def part(self, touched: Touched) -> "_State":
-        """Returns what loops touch."""
+        """Returns the entries that some loops touch."""
         types = touched.types
         return _State(
             next_rows=chosen(self.next_rows, types),
@@ -295,9 +296,9 @@ def _pull_back(
 ) -> _Pull:
     """Returns a function that differentiates a group of a chunk's outputs.
 
-    It takes the group, the chunk's inputs, and the outputs of sites; it returns the
-    cotangents of arrays read directly, operands, external inputs and outputs of sites,
-    and the inputs of sites.
+    Its arguments are the group, the chunk's inputs and the outputs of sites. It returns
+    the cotangents of directly read arrays, operands, external inputs and outputs of
+    sites, and then the inputs of sites.
     """
     template = node_type.template
     operands = read_from(node_type.operand_kinds, template.operands, start.arenas_bar)
@@ -311,7 +312,7 @@ def _pull_back(
         found: tuple[Any, Tapes]
         try:
             found = call(what, packed, transposed, *arrays)
-        except (EdbatchError, FloatingPointError):  # the latter is an alarm for NaN
+        except (EdbatchError, FloatingPointError):  # the latter: NaN check
             raise
         except Exception as error:
             is_refused = isinstance(error, ValueError | TypeError | NotImplementedError)
@@ -324,13 +325,13 @@ def _pull_back(
 
 
 class _Pulled(NamedTuple):
-    """Static arguments of one vjp: width, outputs, differentiable operands and inputs.
+    """Static arguments of one VJP.
 
     Attributes:
         width: Number of rows.
         outputs: Positions of the outputs.
-        operands: By which operands.
-        externals: By which external inputs.
+        operands: Which operands are differentiated.
+        externals: Which external inputs are differentiated.
     """
 
     width: int
@@ -387,7 +388,7 @@ def _body(
     pools: Arenas,
     arenas: Arenas,
 ) -> Callable[[Chunk, _State], _State]:
-    """Returns a loop's body: it adds the cotangents of a chunk's inputs to a state."""
+    """Returns a loop's body, which adds cotangents of a chunk's inputs to a state."""
     type_id, width, template = loop.type_id, loop.width, node_type.template
 
     def body(chunk: Chunk, state: _State) -> _State:
@@ -458,7 +459,7 @@ def _contract(
 def _new_live_rows(
     program: ProgramShape, type_id: int, cell: TapedCell, rows: int
 ) -> Array | None:
-    """The tape of the rows of a type that contribute, none of them as yet."""
+    """The tape of the rows of a type that contribute; initially none do."""
     family = program.types.types[type_id].family
     if family is not None:
         return cell.new_owners(rows, family.size)
@@ -468,7 +469,7 @@ def _new_live_rows(
 def _transpose_weights(
     program: ProgramShape, type_id: int, cell: TapedCell, packed: Packed
 ) -> list[Array | None] | Stacks:
-    """The transposed weights of a type, of all members if it has a family."""
+    """The transposed weights of a type; of all members for a family."""
     members = program.members(type_id)
     if members is not None:
         return members.map(cell.transpose_weights, packed)

@@ -1,4 +1,4 @@
-"""Reading and adding the cotangents of a chunk's rows; placeholders for integers."""
+"""Reading and adding cotangents of a chunk's rows, with placeholders for integers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ def add_groups(
     rows: SlotRows,
     bars: list[Any],
 ) -> Arenas:
-    """Adds cotangents to the rows that each group of slots was read from."""
+    """Adds cotangents to the rows from which each group of slots was read."""
     arenas_bar = dict(arenas_bar)
     for group, bar in zip(groups, bars, strict=True):
         kind = kinds[group.slots[0]]
@@ -41,7 +41,7 @@ def mark_groups(
     live: Array,
     linked: Sequence[bool],
 ) -> Arenas:
-    """Marks the rows that groups of slots were read from.
+    """Marks the rows from which groups of slots were read.
 
     Args:
         reached: Marks, ``[rows] bool`` by array kind.
@@ -52,7 +52,7 @@ def mark_groups(
         linked: Which groups are marked.
 
     Returns:
-        The marks.
+        The updated marks.
     """
     reached = dict(reached)
     for group, is_linked in zip(groups, linked, strict=True):
@@ -66,15 +66,15 @@ def mark_groups(
 
 
 def zero_cotangent(array: Array) -> Array:
-    """A cotangent of zero; a scalar placeholder for integers."""
+    """A zero cotangent; a scalar placeholder for integers."""
     return jnp.zeros_like(array) if is_float(array) else jnp.zeros((), jnp.float32)
 
 
 def as_cotangent(bar: Array, primal: Array) -> Any:
-    """Returns a cotangent as JAX expects it: float0 zeros for integers."""
+    """Returns a cotangent in JAX's form: float0 zeros for integers."""
     return bar if is_float(primal) else np.zeros(primal.shape, jax.dtypes.float0)
 
 
 def is_float(array: Any) -> bool:
-    """Whether an array has a cotangent; None has none."""
+    """Whether an array has a cotangent; False for None."""
     return array is not None and jnp.issubdtype(array.dtype, jnp.inexact)

@@ -1,4 +1,4 @@
-"""The executor as a function with a rule for its gradient."""
+"""The executor as a function with a custom derivative rule."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -51,14 +51,14 @@ def differentiable_execute(
     rows: tuple[Array, ...],
     probes: tuple[Array, ...] = (),
 ) -> Results:
-    """Runs a minibatch and reads results, with a gradient.
+    """Runs a minibatch and reads its results; differentiable.
 
-    One may differentiate by parameters, floating external inputs and probes. The
-    parameters' gradient is zero in the tables wanted.
+    It is differentiable with respect to parameters, floating-point external inputs and
+    probes. The parameters' gradient is zero in the wanted tables.
 
     Args:
         program: The program.
-        wanted: Which results and tables.
+        wanted: The wanted results and tables.
         params: The model's parameters.
         pools: External inputs by array kind.
         stream: The stream.
@@ -67,9 +67,9 @@ def differentiable_execute(
 
     Returns:
         The results, ``[n, ...]`` each. They are read here and not by the caller, so
-        that it is known which of them have no cotangent. Then the numbers of the rows
-        that were looked up in each table, ``[S] int32``; the gradient by its probe has
-        the cotangents of what was read, in the same order.
+        that the rule knows which of them have no cotangent. Then the row indices looked
+        up in each table, ``[S] int32``; the gradient with respect to its probe holds
+        the cotangents of the rows read, in the same order.
     """
     run = _taped if wanted.tables else _untaped
     found = _called(run, program)(program, wanted, params, pools, stream, rows)
@@ -78,9 +78,9 @@ def differentiable_execute(
 
 
 def _called(function: Callable[..., Any], program: ProgramShape) -> Any:
-    """A function whose calls for one program are traced and lowered once.
+    """A jitted function whose calls for one program are traced and lowered once.
 
-    It is kept with the types, so that what JAX keeps of it goes with them.
+    It is cached with the types, so that JAX's caches for it are freed with them.
     """
 
     def make() -> Any:
@@ -116,7 +116,7 @@ def execute_packed(
     stream: Stream,
     rows: tuple[Array, ...],
 ) -> tuple[Array, ...]:
-    """As `differentiable_execute`, from packed parameters and without a gradient.
+    """As `differentiable_execute`, with packed parameters and without a gradient.
 
     Args:
         program: The program.
@@ -166,8 +166,8 @@ class _Residuals(NamedTuple):
         rows: Rows of each result.
         probes: Probes of tables.
         run: Values and tapes.
-        active: By array kind of external inputs: () if one differentiates by them, else
-            None. It is part of the structure, and no array.
+        active: By array kind of external inputs: () if they are differentiated,
+            otherwise None. It is part of the pytree structure and holds no arrays.
     """
 
     params: Any
@@ -191,7 +191,8 @@ def execute_with_tapes(
             `differentiable_execute`.
 
     Returns:
-        What `differentiable_execute` returns, and what the backward pass reads.
+        The results of `differentiable_execute`, and the residuals for the backward
+        pass.
 
     Raises:
         PlanError: The plan overwrites values.
@@ -218,7 +219,7 @@ def _forward(
 
 
 def _active(pools: dict[int, Any]) -> dict[int, Any]:
-    """By array kind: () if one differentiates by these external inputs, else None."""
+    """By array kind: () if these external inputs are differentiated, otherwise None."""
     return {kind: () if each.perturbed else None for kind, each in pools.items()}
 
 
@@ -250,7 +251,7 @@ def _differentiate_once(
     residuals: _Residuals,
     cotangents: list[Array | None],
 ) -> Any:
-    """Returns the cotangents of parameters, pools and probes, None for integers."""
+    """Returns the cotangents of parameters, pools and probes; None for integers."""
     run = _called(_pulled_back, program)
     return run(program, wanted, residuals, cotangents)
 
@@ -331,14 +332,14 @@ def execute_from_residuals(
     stream: Stream,
     rows: tuple[Array, ...],
 ) -> tuple[Array, ...]:
-    """Has the derivatives of `differentiable_execute`, from another forward pass.
+    """Has the derivatives of `differentiable_execute`, from another pass's residuals.
 
     Args:
         program: The program.
         wanted: As for `differentiable_execute`, without tables.
-        taped: What `execute_with_tapes` returned.
-        params: Its parameters, by which one may differentiate.
-        pools: Its external inputs, likewise.
+        taped: The residuals from `execute_with_tapes`.
+        params: Its parameters; differentiable.
+        pools: Its external inputs; floating-point ones are differentiable.
         stream: Its stream.
         rows: Its rows of results.
 
@@ -351,7 +352,7 @@ def execute_from_residuals(
 def zero_results(
     types: TypeTable, kinds: Sequence[int], rows: Sequence[Array]
 ) -> tuple[Array, ...]:
-    """Returns zeros in the shapes that results have.
+    """Returns zeros in the shapes of the results.
 
     Args:
         types: The model's types.

@@ -33,9 +33,8 @@ class TapedRun(NamedTuple):
         next_rows: Rows of the tapes in use, by type.
         arenas: Values.
         site_outputs: Outputs of each weight-gradient site, by type.
-        looked_up: Numbers of the rows of tables that were looked up, ``[rows, K]`` for
-            each of `LookupsOfTypes`, by type; that after the last where there is no
-            node.
+        looked_up: Row indices looked up in tables, by type: ``[rows, K]`` for each of
+            `LookupsOfTypes`; in rows without a node, the index after the last row.
     """
 
     end: Array
@@ -52,7 +51,7 @@ class _State(NamedTuple):
     looked_up: dict[int, list[Array]]
 
     def part(self, touched: Touched) -> "_State":
-        """Returns what loops touch."""
+        """Returns the entries that some loops touch."""
         return _State(
             chosen(self.next_rows, touched.types),
             chosen(self.arenas, touched.values),
@@ -79,7 +78,7 @@ def run_with_tapes(
         arenas: Values by array kind.
         pools: External inputs by array kind.
         stream: The stream.
-        lookups: Lookups whose rows' numbers are to be written down, by type.
+        lookups: Lookups whose row indices are recorded, by type.
 
     Returns:
         Values and tapes.
@@ -152,6 +151,6 @@ def write_tapes(tapes: Any, row: Array, rows: Any) -> Any:
         rows: The rows, ``[W, ...]`` per tape.
 
     Returns:
-        The tapes.
+        The updated tapes.
     """
     return jax.tree.map(lambda tape, own: write_rows(tape, row, own), tapes, rows)

@@ -1,6 +1,6 @@
-"""Rows of a chunk that contribute to a gradient: those with a cotangent.
+"""Finds the rows of a chunk that a cotangent reaches; only they contribute.
 
-See `backward` for why; `TapedCell.output_groups` divides the outputs.
+See `backward` for the reason. `TapedCell.output_groups` divides the outputs.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def has_poles(shape: ProgramShape, cells: dict[int, TapedCell]) -> bool:
         cells: Its cells, by type.
 
     Returns:
-        Whether rows that a cotangent has reached must be told from others.
+        Whether the rows that a cotangent has reached must be distinguished.
     """
     return any(
         cell.has_poles(range(len(shape.types.types[type_id].output_kinds)))
@@ -39,7 +39,7 @@ def has_poles(shape: ProgramShape, cells: dict[int, TapedCell]) -> bool:
 
 
 def first_reached(arenas_bar: Arenas, results: Results) -> Arenas:
-    """Marks the rows that cotangents of results reach.
+    """Marks the rows that the cotangents of results reach.
 
     Args:
         arenas_bar: The cotangents of values.
@@ -60,8 +60,8 @@ class Group(NamedTuple):
     Attributes:
         outputs: Their positions.
         bars: Their cotangents, ``[W, ...]`` each.
-        live: Rows that hold a node which one of these cotangents has reached; the
-            others contribute nothing. ``[W] bool``.
+        live: Rows with a node that one of these cotangents has reached; other rows
+            contribute nothing. ``[W] bool``.
     """
 
     outputs: tuple[int, ...]
@@ -83,7 +83,8 @@ def divide_outputs(
         chunk: The chunk.
         arenas: The values.
         arenas_bar: Their cotangents.
-        reached: Marks of the rows that a cotangent has reached; empty if all count.
+        reached: Marks of the rows that a cotangent has reached; empty if all rows are
+            treated as reached.
 
     Returns:
         The groups, at least one.
@@ -114,12 +115,12 @@ def differentiate_groups(
     inputs: Any,
     known_outputs: Any,
 ) -> tuple[Any, Tapes, Array]:
-    """Differentiates groups of outputs one by one, each on its live rows alone.
+    """Differentiates groups of outputs one by one, each only on its live rows.
 
-    All other rows read the inputs of a live one, so their slopes are those of that row.
-    If no row is live, all cotangents are zero. A site has inputs in the rows alone in
-    which a cotangent comes to it: elsewhere they may be infinite, and the cotangents on
-    its tape, which are zero there, would be multiplied by them.
+    All other rows get the inputs of a live row, so that they have its derivatives. If
+    no row is live, all cotangents are zero. Inputs of a site are kept only in rows in
+    which a cotangent reaches the site. Elsewhere they may be infinite and would be
+    multiplied by the cotangents on the site's tape, which are zero there.
 
     Args:
         differentiate: Finds the cotangents of one group, and the inputs of sites.
@@ -129,7 +130,7 @@ def differentiate_groups(
         known_outputs: The outputs of its sites, likewise.
 
     Returns:
-        Cotangents; inputs of sites; and which rows are live in any group.
+        The cotangents, the inputs of sites, and which rows are live in any group.
     """
     bars: list[Any] = []
     site_inputs: Tapes | None = None
@@ -153,7 +154,7 @@ def differentiate_groups(
 
 
 def mark_reached(cell: TapedCell, chunk: Chunk, reached: Arenas) -> Arenas:
-    """Marks the operands' rows that cotangents of a chunk's outputs come to.
+    """Marks the rows of operands that cotangents of a chunk's outputs reach.
 
     Args:
         cell: Its cell.
@@ -161,7 +162,7 @@ def mark_reached(cell: TapedCell, chunk: Chunk, reached: Arenas) -> Arenas:
         reached: Marks, ``[rows] bool`` by array kind.
 
     Returns:
-        The marks.
+        The updated marks.
     """
     node_type, before = chunk.node_type, reached
     for k, kind in enumerate(node_type.output_kinds):

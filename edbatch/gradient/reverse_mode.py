@@ -1,10 +1,10 @@
-"""Derivatives in forward mode end in a sentence of edbatch.
+"""Reports forward-mode derivatives with an error of edbatch.
 
-A function with a rule of `jax.custom_vjp` has derivatives in reverse mode only; JAX
-says so in terms of that rule, which no user wrote. So the inputs of such a function
-pass through `reverse_only`, an identity. Its tangent passes through another, which
-reverse mode transposes, and thereby removes, before anything is computed; whoever
-computes, compiles or maps it is in forward mode.
+A function with a `jax.custom_vjp` rule has derivatives in reverse mode only. JAX
+reports this in terms of that rule, which no user wrote. So the inputs of such a
+function pass through `reverse_only`, an identity. Its tangent passes through a second
+primitive, which reverse mode transposes and so removes before anything is computed. If
+the tangent is computed, compiled or mapped, the caller is in forward mode.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,14 @@ from edbatch.errors import PlanError
 
 
 def reverse_only(tree: Any) -> Any:
-    """Returns a pytree as it is, but without derivatives in forward mode.
+    """Returns a pytree unchanged, but without forward-mode derivatives.
 
     Args:
         tree: A pytree of arrays.
 
     Returns:
-        The same arrays. Gradients pass; `jax.jvp` and the like raise `PlanError`.
+        The same arrays. Gradients pass through; `jax.jvp` and the like raise
+        `PlanError`.
 
     Example:
         >>> jax.grad(lambda x: 2 * reverse_only(x))(1.0).item()
@@ -38,11 +39,11 @@ def reverse_only(tree: Any) -> Any:
 
 
 def reverse_only_outside(leaves: Sequence[Any]) -> list[Any]:
-    """As `reverse_only`, for arguments outside of compiled functions.
+    """As `reverse_only`, for arguments outside compiled functions.
 
-    There JAX linearizes what is marked anew in each call, so this marks one floating
-    tracer of each transformation, by which one differentiates unless `jax.vmap` made
-    it: then JAX may refuse forward mode in its own words.
+    There JAX linearizes each marked array again in every call, so this marks only one
+    floating-point tracer per transformation. That is a differentiated one, unless
+    `jax.vmap` made it; then JAX may refuse forward mode with its own error.
 
     Args:
         leaves: Arrays, some of them tracers.
@@ -61,7 +62,7 @@ def reverse_only_outside(leaves: Sequence[Any]) -> list[Any]:
 
 
 def has_derivative(leaf: Any) -> bool:
-    """Tells whether one may differentiate by an array or a number."""
+    """Returns whether an array or number is differentiable."""
     return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.inexact))
 
 

@@ -1,7 +1,7 @@
 """Forward and backward pass as functions of flat arrays, for stored programs.
 
-A backward pass reads the arrays that the forward pass of the same key wrote, in their
-order: its own key holds that of the forward pass.
+A backward pass reads the arrays that the forward pass wrote, in the order in which it
+wrote them. Its key therefore includes the key of the forward pass.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from edbatch.stream.stream import Stream
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True)
 class StoredRun:
-    """The arrays of a `TapedRun`, as a stored forward pass gives them.
+    """The arrays of a `TapedRun`, as returned by a stored forward pass.
 
     Attributes:
         arrays: Its leaves.
@@ -49,18 +49,19 @@ def run_stored(
     *inputs: Any,
     with_tapes: bool = False,
 ) -> tuple[Any, ...]:
-    """Runs a forward pass, by its lowered program if one can be kept.
+    """Runs a forward pass, by its stored program if it can be stored.
 
     Args:
-        function: Of the program, what is wanted and the inputs; it returns results, the
-            rows that were looked up in tables and, if it writes tapes, a `TapedRun`.
+        function: Takes the program, `wanted` and the inputs; returns results, the row
+            indices looked up in tables and, if it writes tapes, a `TapedRun`.
         program: The program.
-        wanted: What is wanted.
+        wanted: The wanted results and tables.
         *inputs: Parameters, external inputs, the stream and the rows of results.
         with_tapes: Whether it writes tapes, for a backward pass.
 
     Returns:
-        The same, a `StoredRun` in place of a `TapedRun`.
+        The function's result; a stored program returns a `StoredRun` in place of the
+        `TapedRun`.
     """
     inputs = _as_arrays(inputs)
     arrays, treedef = jax.tree.flatten(inputs)
@@ -91,20 +92,20 @@ def differentiate_stored(
     residuals: Any,
     cotangents: list[Array | None],
 ) -> Any:
-    """Runs a backward pass, by its lowered program if one can be kept.
+    """Runs a backward pass, by its stored program if it can be stored.
 
     Args:
-        function: Of the program, what is wanted, the residuals and cotangents; it
-            returns those of parameters, external inputs and probes.
+        function: Takes the program, `wanted`, the residuals and the cotangents of
+            results; returns the cotangents of parameters, external inputs and probes.
         forward: The function of the forward pass.
         program: The program.
-        wanted: What is wanted.
-        residuals: Of the forward pass; a `StoredRun` in them is the `TapedRun` that the
-            function takes.
-        cotangents: Of the results; None where nothing reads one.
+        wanted: The wanted results and tables.
+        residuals: Residuals of the forward pass; a `StoredRun` in them is converted to
+            the `TapedRun` that the function takes.
+        cotangents: Cotangents of the results; None for results that nothing reads.
 
     Returns:
-        What the function returns.
+        The function's result.
     """
     residuals = _as_arrays(residuals)
     params, pools, stream, rows, run = (
@@ -114,7 +115,7 @@ def differentiate_stored(
     if not isinstance(run, StoredRun):
         return function(program, wanted, residuals, cotangents)
 
-    # What is kept for as long as the program holds no array of this call.
+    # The functions below are kept as long as the program, so they hold no arrays.
     names = "params", "pools", "stream", "rows"
     shapes = jax.tree.map(_shape, (params, pools, stream, rows))
     others = residuals._replace(run=None, probes=(), **dict.fromkeys(names))
@@ -157,23 +158,23 @@ def _shape(array: Array) -> jax.ShapeDtypeStruct:
 
 
 def _as_arrays(tree: Any) -> Any:
-    """Arrays of JAX in place of NumPy's, which come where `jax.jit` is disabled."""
+    """Converts NumPy arrays, which occur if `jax.jit` is disabled, to JAX arrays."""
     return jax.tree.map(
         lambda each: each if isinstance(each, Array) else jnp.asarray(each), tree
     )
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Returns the name of a function, as its lowered program has it."""
+    """Returns the name of a function's lowered program."""
     return function.__name__.strip("_")
 
 
 def _layout(params: Any, pools: Arenas, stream: Stream, rows: Any) -> Any:
-    """Structure of the inputs beside arrays and parameters, for the key."""
+    """Structure of the inputs, besides arrays and parameters, for the key."""
     return sorted(pools), len(jax.tree.leaves(params)), len(rows)
 
 
 def _structure(program: ProgramShape, wanted: Any, run: Callable[[], Any]) -> Any:
-    """The structure of a `TapedRun`, which a program's cells decide."""
+    """The structure of a `TapedRun`, determined by the program and `wanted`."""
     key = (_structure, program, wanted)
     return program.types.derived(key, lambda: jax.tree.structure(run()))

@@ -1,18 +1,18 @@
 """Tables whose gradient is wanted as rows and values, not as a dense array.
 
-The cotangent of a table, such as an embedding, is zero but in the rows that were looked
-up. The tapes hold what it is summed from: for each lookup the number of the row (from
-the forward pass) and the cotangent of what was read (from the backward pass). They are
-handed out in place of their sum.
+The cotangent of a table, such as an embedding, is zero except in the rows that were
+looked up. The tapes hold the terms of its sum: for each lookup the row index (from the
+forward pass) and the cotangent of the row read (from the backward pass). These are
+returned in place of their sum.
 
-JAX's gradient of an array is an array of its shape. So the cotangents leave the rule of
-differentiation as those of *probes*: arrays of zeros, one row per lookup, that the
-program takes and does not read, as if each were added to what its lookup reads (Flax
-does so for intermediate values, `flax.linen.Module.perturb`).
+JAX's gradient of an array is an array of the same shape. So the differentiation rule
+returns the cotangents as those of *probes*: arrays of zeros, one row per lookup, that
+the program takes but does not read, as if each were added to the result of its lookup
+(Flax does this for intermediate values, `flax.linen.Module.perturb`).
 
-Gain: a step of two CPU devices is 1.17 in place of 1.01 times as fast as one device's
-at hidden 64 (`experiments/scaling.py --measure rows`), since no table is summed over
-devices; `experiments/vocabulary_cost.py` shows what a larger table costs otherwise.
+Gain: at hidden size 64 a step on two CPU devices is 1.17 instead of 1.01 times as fast
+as on one (`experiments/scaling.py --measure rows`), since no table is summed over
+devices; `experiments/vocabulary_cost.py` measures what larger tables cost otherwise.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Table(NamedTuple):
     """A parameter in which a program looks up rows.
 
     Attributes:
-        leaf: Which leaf of the parameters it is.
+        leaf: Its index among the leaves of the parameters.
         lookups: Type and lookup, in the order in which rows and values are listed.
     """
 
@@ -44,17 +44,17 @@ class Table(NamedTuple):
 
 
 def find_tables(program: ProgramShape, leaves: Sequence[int]) -> tuple[Table, ...]:
-    """Finds where a program looks up rows of some parameters.
+    """Finds the lookups of rows in some parameters of a program.
 
     Args:
         program: The program.
-        leaves: Which leaves of the parameters.
+        leaves: Indices of leaves of the parameters.
 
     Returns:
         The tables, in this order.
 
     Raises:
-        PlanError: A cell reads one otherwise than by whole rows.
+        PlanError: A cell reads one other than by whole rows.
     """
     tables = []
     for leaf, found in zip(leaves, _tables_or_readers(program, leaves), strict=True):
@@ -65,14 +65,14 @@ def find_tables(program: ProgramShape, leaves: Sequence[int]) -> tuple[Table, ..
 
 
 def read_by_rows(program: ProgramShape, leaves: Sequence[int]) -> tuple[Table, ...]:
-    """Finds those of some parameters that a program reads, and by whole rows only.
+    """Finds which of some parameters a program reads, and reads by whole rows only.
 
     Args:
         program: The program.
-        leaves: Which leaves of the parameters.
+        leaves: Indices of leaves of the parameters.
 
     Returns:
-        The tables, in this order.
+        The tables that the program reads, in this order.
     """
     found = _tables_or_readers(program, leaves)
     return tuple(x for x in found if isinstance(x, Table) and x.lookups)
@@ -81,7 +81,7 @@ def read_by_rows(program: ProgramShape, leaves: Sequence[int]) -> tuple[Table, .
 def _tables_or_readers(
     program: ProgramShape, leaves: Sequence[int]
 ) -> tuple[Table | int, ...]:
-    """Each leaf as a table, or a type that reads it otherwise than by whole rows."""
+    """Each leaf as a table, or a type that reads it other than by whole rows."""
 
     def make() -> tuple[Table | int, ...]:
         own = program.with_options(differentiated=True)
@@ -98,7 +98,7 @@ def _tables_or_readers(
 def _table_or_reader(
     program: ProgramShape, reads: Sequence[tuple[int, Body]], leaf: int
 ) -> Table | int:
-    """One leaf as a table, or a type that reads it otherwise."""
+    """One leaf as a table, or a type that reads it other than by whole rows."""
     lookups: list[tuple[int, TableLookup]] = []
     for type_id, body in reads:
         own_vars = casts_of(body.inputs[leaf], body.equations)
@@ -126,7 +126,7 @@ def _table_or_reader(
 def _lookups(
     program: ProgramShape, type_id: int, places: Sequence[int]
 ) -> list[TableLookup] | None:
-    """The lookups of a type in packed arrays; None if it reads them otherwise."""
+    """The lookups of a type in packed arrays; None if it reads them in other ways."""
     cell, found = program.taped_cell(type_id), []
     for each in places:
         lookups = cell.lookups(each)
@@ -170,8 +170,8 @@ def new_probes(
         params: The parameters, or their shapes.
 
     Returns:
-        Zeros, ``[S, ...]``: one of the table's rows for each lookup in the program's
-        bucket.
+        Zeros, ``[S, ...]``: one row of the table's shape for each lookup in the
+        program's bucket.
     """
     arrays = jax.tree.leaves(params)
     own = [(lookup_count(program, table), arrays[table.leaf]) for table in tables]
@@ -179,7 +179,7 @@ def new_probes(
 
 
 def lookup_count(program: ProgramShape, table: Table) -> int:
-    """Returns how many rows a program looks up in a table, in its bucket.
+    """Returns the number of rows that a program looks up in a table, in its bucket.
 
     Args:
         program: The program.
@@ -192,15 +192,15 @@ def lookup_count(program: ProgramShape, table: Table) -> int:
 def rows_of_tables(
     tables: Sequence[Table], looked_up: dict[int, list[Array]]
 ) -> tuple[Array, ...]:
-    """Lists the rows that were looked up.
+    """Lists the indices of the rows that were looked up.
 
     Args:
         tables: The tables.
-        looked_up: Numbers of rows, as `TapedRun.looked_up`.
+        looked_up: Row indices, as in `TapedRun.looked_up`.
 
     Returns:
-        ``[S] int32`` for each table; the number after the last row in places where
-        nothing was looked up.
+        ``[S] int32`` for each table; the index after the last row for entries without a
+        lookup.
     """
     parts = {type_id: iter(own) for type_id, own in looked_up.items()}
     return tuple(
@@ -220,8 +220,8 @@ def cotangents_of_tables(
         params: The parameters.
 
     Returns:
-        ``[S, ...]`` for each table, in the order of `rows_of_tables`; zeros where
-        nothing was looked up.
+        ``[S, ...]`` for each table, in the order of `rows_of_tables`; zeros for entries
+        without a lookup.
     """
     arrays = jax.tree.leaves(params)
 
@@ -230,7 +230,7 @@ def cotangents_of_tables(
         parts = []
         for type_id, lookup in table.lookups:
             [tape] = site_outputs[type_id][lookup.site]
-            # Cells may compute in another dtype than the table's.
+            # A cell may compute in a dtype other than the table's.
             parts.append(tape.reshape(-1, *row).astype(arrays[table.leaf].dtype))
         return _joined(parts)
 

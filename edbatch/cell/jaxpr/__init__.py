@@ -1,14 +1,14 @@
 """JAX's jaxprs as the rest of edbatch sees them.
 
 A jaxpr is a typed list of equations, each an application of a *primitive*. JAX keeps
-its parts in `jax.extend` and `jax.interpreters`, which may change in any release, as
-may the parameters of primitives. Only this package knows them, and only its
-`internals.py` imports them: `tests/cell/test_jaxpr.py` reads the sources for others,
-and checks each detail that is relied on here, so that a new release of JAX fails there,
-by name.
+these classes in `jax.extend` and `jax.interpreters`, which may change in any release,
+as may the parameters of primitives. Only this package knows them, and only its
+`internals.py` imports them. `tests/cell/test_jaxpr.py` searches the sources for other
+imports and checks each detail that edbatch relies on, so that an incompatible release
+of JAX fails there, with the name of the detail.
 
-Others in edbatch import from the package, and not from its modules; nothing of it is
-public. They use `Var`, `Literal` and `JaxprEqn` as types, the `invars`, `outvars` and
+The rest of edbatch imports from the package and not from its modules; nothing in it is
+public. It uses `Var`, `Literal` and `JaxprEqn` as types, the `invars`, `outvars` and
 `effects` of an equation, and the functions below for everything else.
 """
 

@@ -1,10 +1,10 @@
-"""Whether two traces of one function are of the same operations.
+"""Compares the operations of two traces of one function.
 
-A function that is traced twice, with arguments of the same shapes, differs where it
-reads something else than its arguments and that has changed: another number, array or
-branch. Functions among the parameters of equations (rules, callbacks) are new ones in
-each trace and say nothing: what a rule computes is among the operations, what a
-callback reads on the host is its own affair.
+Two traces of a function with arguments of the same shapes differ if the function reads
+something besides its arguments that has changed: another number, array or branch.
+Functions among the parameters of equations (rules, callbacks) are new objects in each
+trace and are not compared: the operations of a rule are part of the trace, and values
+that a callback reads on the host are not.
 """
 
 import dataclasses
@@ -28,14 +28,14 @@ from edbatch.cell.jaxpr.internals import JaxprEqn, Literal, Var
 
 
 def same_operations(one: Body, other: Body) -> bool:
-    """Tells whether two functions have the same operations and constants.
+    """Returns whether two functions have the same operations and constants.
 
     Args:
         one: A function.
-        other: Another, whose variables may have other names.
+        other: Another function; its variables may have other names.
 
     Returns:
-        Whether they compute the same, but for functions that equations call back.
+        Whether they compute the same, except for functions that equations call back.
 
     Example:
         >>> import jax.numpy as jnp
@@ -49,13 +49,13 @@ def same_operations(one: Body, other: Body) -> bool:
 
 
 def changeable_constants(body: Body) -> tuple[bytes, ...]:
-    """Describes the constants that can be changed in place: NumPy's arrays.
+    """Describes the constants that can be changed in place: NumPy arrays.
 
     Args:
         body: A function.
 
     Returns:
-        A hash of the content of each, of functions that it calls, too.
+        A hash of the content of each, including those of functions that it calls.
     """
     atoms = [each for eqn in body.equations for each in eqn.invars]
     literals = [
@@ -73,7 +73,7 @@ def changeable_constants(body: Body) -> tuple[bytes, ...]:
 
 
 class _Comparison:
-    """Compares two functions; pairs that were found to be the same are known."""
+    """Compares two functions; remembers pairs that were found to be the same."""
 
     def __init__(self) -> None:
         self._same: dict[tuple[int, int], tuple[Any, Any]] = {}
@@ -123,7 +123,7 @@ class _Comparison:
         if body is not None and others is not None:
             same = self.bodies(body, others, _unbound(one), _unbound(other))
             if same:
-                self._same[id(one), id(other)] = one, other  # and keeps them
+                self._same[id(one), id(other)] = one, other  # also keeps them alive
             return same
         if _is_array(one) and _is_array(other):
             return _same_array(one, other)
@@ -131,7 +131,7 @@ class _Comparison:
             return False
         if _is_function(one):
             return True
-        if isinstance(one, jax.tree_util.PyTreeDef):  # plans name their trace there
+        if isinstance(one, jax.tree_util.PyTreeDef):  # a plan's names its trace
             return one.num_leaves == other.num_leaves
         if isinstance(one, Mapping):
             own, its = [*one.values()], [*other.values()]
@@ -150,7 +150,7 @@ def _fields(record: Any) -> list[Any]:
 
 
 def _unbound(jaxpr: Any) -> Sequence[Var]:
-    """Variables of arrays that an equation hands to an open jaxpr in another way."""
+    """Constant variables of an open jaxpr whose arrays the equation passes."""
     opened = getattr(jaxpr, "jaxpr", jaxpr)
     bound: Sequence[Var] = opened.constvars[: len(getattr(jaxpr, "consts", ()))]
     return [each for each in opened.constvars if each not in bound]
@@ -158,11 +158,11 @@ def _unbound(jaxpr: Any) -> Sequence[Var]:
 
 def _is_function(value: Any) -> bool:
     is_own = callable(value) and not isinstance(value, type)
-    return is_own or hasattr(value, "call_wrapped")  # as JAX holds rules
+    return is_own or hasattr(value, "call_wrapped")  # JAX's wrapper of rules
 
 
 def _same_surroundings(one: JaxprEqn, other: JaxprEqn) -> bool:
-    """Whether settings that JAX notes with an equation are the same."""
+    """Whether the settings that JAX records with an equation are the same."""
     return all(
         getattr(one.ctx, name, None) == getattr(other.ctx, name, None)
         for name in ("compute_type", "threefry_partitionable", "xla_metadata")
@@ -170,7 +170,7 @@ def _same_surroundings(one: JaxprEqn, other: JaxprEqn) -> bool:
 
 
 def _is_array(value: Any) -> bool:
-    """Whether it is an array of NumPy or JAX, or what JAX wraps one of NumPy in."""
+    """Whether it is a NumPy or JAX array, or JAX's wrapper of a NumPy array."""
     return isinstance(value, jax.Array) or hasattr(value, "__array__")
 
 
@@ -183,7 +183,7 @@ def _same_array(one: Any, other: Any) -> bool:
 
 
 def _same_type(one: Atom, other: Atom) -> bool:
-    """Whether they are arrays of one shape and dtype, or no arrays but of one type."""
+    """Whether both are arrays of one shape and dtype, or non-arrays of one type."""
     own, its = one.aval, other.aval
     if not (hasattr(own, "shape") and hasattr(its, "shape")):
         return type(own) is type(its)

@@ -1,4 +1,4 @@
-"""Loops and conditionals, which hold functions of their own."""
+"""Loops and conditionals, which contain functions."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from edbatch.cell.primitives import COND, SCAN, WHILE
 
 
 class Scan(NamedTuple):
-    """A loop over arrays: it reads constants, carried values, and the arrays."""
+    """A loop over arrays: its inputs are constants, carried values and the arrays."""
 
     num_consts: int
     num_carried: int
@@ -18,7 +18,7 @@ class Scan(NamedTuple):
 
 
 def read_scan(eqn: JaxprEqn) -> Scan | None:
-    """Reads an equation as a `jax.lax.scan`; None if it is none."""
+    """Reads an equation as a `jax.lax.scan`; None for other equations."""
     if eqn.primitive.name != SCAN:
         return None
     if "ft_in" in eqn.params:  # since JAX 0.12
@@ -30,7 +30,7 @@ def read_scan(eqn: JaxprEqn) -> Scan | None:
 
 
 class While(NamedTuple):
-    """A loop: it reads constants of its condition, of its body, and carried values."""
+    """A loop: its inputs are constants of condition and body, and carried values."""
 
     condition_consts: int
     body_consts: int
@@ -39,7 +39,7 @@ class While(NamedTuple):
 
 
 def read_while(eqn: JaxprEqn) -> While | None:
-    """Reads an equation as a `jax.lax.while_loop`; None if it is none."""
+    """Reads an equation as a `jax.lax.while_loop`; None for other equations."""
     if eqn.primitive.name != WHILE:
         return None
     return While(
@@ -51,7 +51,7 @@ def read_while(eqn: JaxprEqn) -> While | None:
 
 
 def read_branches(eqn: JaxprEqn) -> list[Body] | None:
-    """Reads an equation as a `jax.lax.switch`; None if it is none."""
+    """Reads an equation as a `jax.lax.switch`; None for other equations."""
     if eqn.primitive.name != COND:
         return None
     return [body_of(each) for each in eqn.params["branches"]]

@@ -19,12 +19,12 @@ def name_of(eqn: JaxprEqn) -> str:
 
 
 def equations_of(nodes: Iterable[object]) -> list[JaxprEqn]:
-    """Returns the equations among nodes, without what several were merged into."""
+    """Returns the equations among nodes; leaves out merged nodes."""
     return [each for each in nodes if isinstance(each, JaxprEqn)]
 
 
 def is_operation(node: object, names: Collection[str]) -> TypeGuard[JaxprEqn]:
-    """Says whether a node is an equation of one of some primitives."""
+    """Returns whether a node is an equation of one of some primitives."""
     return isinstance(node, JaxprEqn) and name_of(node) in names
 
 
@@ -77,35 +77,35 @@ def size_of(atom: Atom) -> int:
 
 
 def is_float(atom: Atom) -> bool:
-    """Tells whether an array has a dtype that derivatives exist for."""
+    """Returns whether an array has a dtype for which derivatives exist."""
     return bool(jnp.issubdtype(dtype_of(atom), jnp.inexact))
 
 
 def literal_value(literal: Literal) -> np.ndarray:
-    """Returns the number of a literal."""
+    """Returns the value of a literal."""
     return np.asarray(literal.val)
 
 
 def literal_key(literal: Literal) -> Any:
-    """Returns a key that is equal for literals of one value and dtype."""
+    """Returns a key that is equal for literals of the same value and dtype."""
     value = literal_value(literal)
     return value.dtype, value.shape, value.tobytes()
 
 
 def equation_key(eqn: JaxprEqn) -> Any:
-    """Returns what an equation computes, whatever the values that it reads.
+    """Returns a key of an equation's computation, whatever values it reads.
 
     Args:
         eqn: The equation.
 
     Returns:
-        A key that is equal for two equations if they do the same to their inputs;
-        one of its own where that cannot be known, or if the equation has effects.
+        A key that is equal for two equations if they compute the same from their
+        inputs; a unique key if that cannot be known or the equation has effects.
     """
     parts = (
         eqn.primitive,
         tuple(sorted(eqn.params.items(), key=lambda item: item[0])),
-        # A fill of 0.0 is none of -0.0, though they are equal.
+        # A fill value of 0.0 differs from -0.0, although the two compare equal.
         tuple([repr(x) for x in eqn.params.values() if isinstance(x, float)]),
         tuple((shape_of(each), dtype_of(each)) for each in eqn.outvars)
         if all(hasattr(each.aval, "shape") for each in eqn.outvars)

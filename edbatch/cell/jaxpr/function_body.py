@@ -1,4 +1,4 @@
-"""Traced functions: the parts of a jaxpr, and equations made a function again."""
+"""Traced functions: the parts of a jaxpr, and functions made from equations."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ class Body:
 
     Attributes:
         inputs: Its arguments.
-        constants: Variables of the arrays that it closes over, and these; without
-            the arrays where an equation hands them on as arguments.
+        constants: Variables of the arrays that it closes over, with the arrays; empty
+            if an equation passes these arrays as arguments.
         equations: Its operations, in an order in which they can run.
         outputs: Its results.
     """
@@ -52,7 +52,7 @@ def body_of(jaxpr: Any) -> Body:
 
 
 def as_body(value: object) -> Body | None:
-    """Returns the parts of a jaxpr; None of anything else."""
+    """Returns the parts of a jaxpr; None for anything else."""
     return body_of(value) if isinstance(value, ClosedJaxpr | Jaxpr) else None
 
 
@@ -60,12 +60,12 @@ def trace(function: Callable[..., Any], *specs: Any) -> tuple[Body, Any]:
     """Traces a function.
 
     Args:
-        function: Of pytrees of arrays.
+        function: Takes pytrees of arrays.
         *specs: Its arguments, with ``jax.ShapeDtypeStruct`` leaves.
 
     Returns:
-        The function, with the values that NumPy's arrays have now, and the structure of
-        its output.
+        The function, with the current values of NumPy arrays, and the structure of its
+        output.
     """
     closed, output = jax.make_jaxpr(function, return_shape=True)(*specs)
     return body_of(with_own_constants(closed)), jax.tree.structure(output)
@@ -77,7 +77,7 @@ def as_function(
     results: Sequence[Atom],
     constants: dict[Var, Any] | None = None,
 ) -> Callable[..., Sequence[Any]]:
-    """Makes a function of equations.
+    """Makes a function from equations.
 
     Args:
         arguments: The variables that the function takes.
@@ -86,7 +86,7 @@ def as_function(
         constants: Variables that are neither arguments nor computed, and their arrays.
 
     Returns:
-        The function, of arrays. Rules of differentiation and effects stay.
+        The function, of arrays. Differentiation rules and effects are kept.
     """
     constants = constants or {}
     jaxpr = _template().replace(
@@ -103,7 +103,7 @@ def as_function(
 
 @cache
 def _template() -> Jaxpr:
-    """A jaxpr that lends its debugging information to those made here."""
+    """A jaxpr whose debugging information is reused by those made here."""
     return jax.make_jaxpr(lambda: ())().jaxpr
 
 
@@ -116,7 +116,7 @@ def inner_bodies(eqn: JaxprEqn) -> list[Body]:
 
 
 def contains(eqn: JaxprEqn, primitive: str) -> bool:
-    """Tells whether an equation is of a primitive, or calls one that is."""
+    """Returns whether an equation is of a primitive, or calls one that is."""
     return eqn.primitive.name == primitive or any(
         contains(each, primitive)
         for body in inner_bodies(eqn)
@@ -125,14 +125,14 @@ def contains(eqn: JaxprEqn, primitive: str) -> bool:
 
 
 def called_body(eqn: JaxprEqn) -> Body | None:
-    """Returns the function that an equation calls and that can take its place.
+    """Returns the function that an equation calls, if it can replace the call.
 
     Args:
         eqn: An equation.
 
     Returns:
-        The function; None if the equation is no call, has a rule of differentiation, or
-        says where its arrays lie.
+        The function; None if the equation is no call, has a differentiation rule, or
+        specifies shardings or layouts.
     """
     parameter = CALLS.get(eqn.primitive.name)
     if parameter is None:
@@ -149,10 +149,10 @@ def called_body(eqn: JaxprEqn) -> Body | None:
 
 
 def argument_of(body: Body, result: int) -> int | None:
-    """Finds the argument that a result is, unchanged.
+    """Finds the argument that a function returns unchanged as one of its results.
 
-    It may have been handed through functions that are jitted, or computed again in the
-    backward pass (`jax.checkpoint`), which give it another variable.
+    The argument may have passed through jitted functions or through functions that are
+    computed again in the backward pass (`jax.checkpoint`), which rename its variable.
 
     Args:
         body: A function.

@@ -1,7 +1,8 @@
-"""All that decides how an equation is lowered, for keys that last between processes.
+"""Everything that decides how an equation is lowered, for keys of stored programs.
 
-A program that is stored is found by the content of its cells. What cannot be written
-down for sure (a mesh, metadata, an object known by its address) reads as None.
+A stored program is found by the content of its cells, in other processes, too. The
+functions return None for whatever cannot be described reliably: a mesh, metadata, an
+object that is known only by its address.
 """
 
 from collections.abc import Callable
@@ -29,13 +30,13 @@ _GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")
 
 
 def is_of_jax(eqn: JaxprEqn) -> bool:
-    """Tells whether an equation's primitive is one of JAX, whose rules it knows."""
+    """Returns whether an equation's primitive is one of JAX's, with known rules."""
     return eqn.primitive in _primitives_of_jax()
 
 
 @cache
 def _primitives_of_jax() -> frozenset[Primitive]:
-    """Primitives that `jax.extend` exports; some are missing there."""
+    """Primitives that `jax.extend` exports, and some that it does not."""
     others: list[Callable[[Array], Any]] = [
         lambda x: jax.lax.split(x, (1, 1)),
         lambda x: jnp.stack([x, x]),
@@ -51,19 +52,19 @@ def _primitives_of_jax() -> frozenset[Primitive]:
 
 
 def parameters_of(eqn: JaxprEqn) -> dict[str, Any]:
-    """Returns the parameters of an equation by name, without its rule of tangents."""
+    """Returns the parameters of an equation by name, without its JVP rule."""
     return {name: each for name, each in eqn.params.items() if name != _RULE_OF_JVP}
 
 
 def surroundings_of(eqn: JaxprEqn) -> tuple[Any, ...] | None:
-    """Returns what else decides how an equation is lowered.
+    """Returns the settings besides parameters that decide an equation's lowering.
 
     Args:
         eqn: The equation.
 
     Returns:
-        Settings that it was traced under; None if it names a mesh, a place to run or
-        metadata.
+        The settings that it was traced under; None if it names a mesh, a compute type
+        or metadata.
     """
     asks = eqn.ctx.compute_type is not None or eqn.ctx.xla_metadata
     mesh = getattr(eqn.ctx, "cur_abstract_mesh", None)
@@ -73,14 +74,15 @@ def surroundings_of(eqn: JaxprEqn) -> tuple[Any, ...] | None:
 
 
 def tangents_of(eqn: JaxprEqn) -> Body | None:
-    """Traces the rule of an equation of `jax.custom_jvp`.
+    """Traces the rule of a `jax.custom_jvp` equation.
 
     Args:
         eqn: The equation.
 
     Returns:
-        Its results and their tangents, from its inputs and theirs; None if an input has
-        no tangents, or the rule asks which of them are zero.
+        A function from the equation's inputs and their tangents to its results and
+        their tangents; None if an input has no tangents, or the rule takes symbolic
+        zeros.
     """
     floats = all(is_float(each) for each in eqn.invars)
     if not floats or asks_for_zeros(eqn):
@@ -92,23 +94,23 @@ def tangents_of(eqn: JaxprEqn) -> Body | None:
 
 
 def has_rule_of_jvp(eqn: JaxprEqn) -> bool:
-    """Tells whether an equation has a rule of `jax.custom_jvp`."""
+    """Returns whether an equation has a `jax.custom_jvp` rule."""
     return _RULE_OF_JVP in eqn.params
 
 
 def asks_for_zeros(eqn: JaxprEqn) -> bool:
-    """Tells whether a rule of differentiation is told what is known to be zero."""
+    """Returns whether a differentiation rule takes symbolic zeros."""
     return bool(eqn.params["symbolic_zeros"])
 
 
 def type_text(atom: Any) -> str | None:
-    """Writes the type of a variable or literal: shape, dtype, and whether it is weak.
+    """Describes the type of a variable or literal: shape, dtype and weak type.
 
     Args:
         atom: A variable, a literal, or the abstract value of one.
 
     Returns:
-        The text; None for what is no array, or lies on a mesh.
+        The text; None if it is no array, or is on a mesh.
     """
     aval: Any = getattr(atom, "aval", atom)
     if not hasattr(aval, "str_short"):
@@ -120,20 +122,20 @@ def type_text(atom: Any) -> str | None:
 
 
 def asks_for_nothing(value: object) -> bool:
-    """Tells whether a parameter stands for no sharding, or for no mesh."""
+    """Returns whether a parameter stands for no sharding, or for no mesh."""
     if isinstance(value, jax.sharding.Mesh | jax.sharding.AbstractMesh):
         return bool(value.empty)
     return type(value).__name__ == "UnspecifiedValue"
 
 
 def groups_text(value: object) -> str | None:
-    """Writes how many operands of an equation belong together, as JAX 0.12 notes it.
+    """Describes the groups of an equation's operands, as JAX 0.12 records them.
 
     Args:
         value: A parameter of an equation.
 
     Returns:
-        The text; None of anything else, or if it names an object by its address.
+        The text; None for other parameters, or if it names an object by its address.
     """
     if not type(value).__module__.endswith(".flattree"):
         return None
@@ -142,7 +144,7 @@ def groups_text(value: object) -> str | None:
 
 
 def generator_of(value: object) -> str | None:
-    """Returns the name of one of JAX's own generators of random numbers; else None."""
+    """Returns the name of a random number generator of JAX; None for other values."""
     name = getattr(value, "name", None)
     own = type(value).__name__ == "PRNGImpl" and name in _GENERATORS
     return str(name) if own else None

@@ -1,7 +1,7 @@
-"""JAX's internals, imported by this file alone.
+"""JAX's internals, imported only by this file.
 
-`jax.extend` and `jax.interpreters` may change in any release; the other modules of this
-package read the fields of what is imported here.
+`jax.extend` and `jax.interpreters` may change in any release. The other modules of this
+package read the fields of these classes.
 """
 
 from jax.extend.core import ClosedJaxpr as ClosedJaxpr

@@ -1,4 +1,4 @@
-"""Operations of some equations: products, lookups, slices, broadcasts, powers."""
+"""Reads the parameters of products, lookups, slices, broadcasts and powers."""
 
 from typing import Any, NamedTuple
 
@@ -15,10 +15,10 @@ class Dot(NamedTuple):
 
     Attributes:
         dims: Contracted dimensions of the left and of the right operand.
-        batch_dims: Their batch dimensions.
+        batch_dims: Batch dimensions of the left and of the right operand.
         precision: As for `jax.lax.dot_general`.
-        is_plain: Whether it asks for nothing else: no sharding of its result, no
-            metadata, no place to run.
+        is_plain: Whether it has nothing else: no sharding of its result, no metadata,
+            no compute type.
     """
 
     dims: tuple[tuple[int, ...], tuple[int, ...]]
@@ -28,7 +28,7 @@ class Dot(NamedTuple):
 
 
 def read_dot(eqn: Any) -> Dot | None:
-    """Reads an equation as a product; None if it is no ``dot_general``."""
+    """Reads an equation as a product; None if it is not a ``dot_general``."""
     if not isinstance(eqn, JaxprEqn) or eqn.primitive.name != DOT_GENERAL:
         return None
     dims, batch_dims = eqn.params["dimension_numbers"]
@@ -44,13 +44,13 @@ def read_dot(eqn: Any) -> Dot | None:
 
 
 class Lookup(NamedTuple):
-    """Rows read from a table by number.
+    """A lookup of table rows by index.
 
     Attributes:
         table: The table, ``[N, ...]``.
-        numbers: The rows' numbers: a scalar, or ``[..., 1]``.
-        clips: Whether a number beyond the table stands for its first or last row; else
-            it reads none.
+        numbers: The row indices: a scalar, or ``[..., 1]``.
+        clips: Whether an index out of bounds is clipped to the first or last row;
+            otherwise it reads no row.
     """
 
     table: Atom
@@ -59,7 +59,7 @@ class Lookup(NamedTuple):
 
 
 def read_lookup(eqn: JaxprEqn) -> Lookup | None:
-    """Reads an equation as a lookup of whole rows, which its result holds in order.
+    """Reads an equation as a lookup of whole rows, in order, from a table.
 
     Args:
         eqn: An equation.
@@ -102,7 +102,7 @@ def read_cuts(eqn: JaxprEqn) -> list[Cut]:
         eqn: An equation.
 
     Returns:
-        Where each of its results stands in its input; empty for other equations.
+        The elements of each result in the input; empty for other equations.
     """
     if eqn.primitive.name == "split":
         dim, stops = eqn.params["axis"], np.cumsum(eqn.params["sizes"]).tolist()
@@ -121,30 +121,30 @@ def read_cuts(eqn: JaxprEqn) -> list[Cut]:
 
 
 def broadcast_dims(eqn: JaxprEqn) -> tuple[int, ...] | None:
-    """Returns where a broadcast puts dimensions; None if the equation is none."""
+    """Returns the dimension map of a broadcast; None for other equations."""
     if eqn.primitive.name != "broadcast_in_dim" or len(eqn.invars) != 1:
         return None
     return tuple(eqn.params["broadcast_dimensions"])
 
 
 def reduced_axes(eqn: JaxprEqn) -> tuple[int, ...]:
-    """Returns the axes that a sum, or a largest number, is taken along."""
+    """Returns the axes over which a sum or a maximum is taken."""
     return tuple(eqn.params["axes"])
 
 
 def fills_with_a_number(eqn: JaxprEqn) -> bool:
-    """Tells whether a gather puts a number where there is nothing, not zero or NaN."""
+    """Returns whether a gather has a fill value other than the default, 0 or NaN."""
     fills = eqn.params["mode"] == GatherScatterMode.FILL_OR_DROP
     value = eqn.params["fill_value"]
     return fills and value not in (None, 0) and not np.isnan(value)
 
 
 def exponent_of(eqn: JaxprEqn) -> int | None:
-    """Returns the exponent of a whole power; None if the equation is none."""
+    """Returns the exponent of an integer power; None for other equations."""
     return eqn.params["y"] if eqn.primitive.name == "integer_pow" else None
 
 
 def mantissa_bits(eqn: JaxprEqn) -> int | None:
-    """Returns the bits that a number is rounded to; None if the equation does not."""
+    """Returns the mantissa bits of a rounding equation; None for other equations."""
     is_rounding = eqn.primitive.name == "reduce_precision"
     return eqn.params["mantissa_bits"] if is_rounding else None

@@ -1,9 +1,9 @@
-"""Copies of the arrays of NumPy that a traced function closes over.
+"""Copies of the NumPy arrays that a traced function closes over.
 
-JAX keeps these arrays themselves, and reads them when the function is lowered. Here one
-trace is lowered often: for each size of minibatch, for each tier, in other threads. An
-array that its owner changes in place meanwhile would have each program compute
-something else, and programs that are stored under the key of the old values.
+JAX keeps references to these arrays and reads them when the function is lowered. Here
+one trace is lowered often: for each bucket, for each tier, in other threads. If the
+owner of an array changed it in place meanwhile, these programs would compute different
+results, and stored programs would be kept under the key of the old values.
 """
 
 import weakref
@@ -16,30 +16,31 @@ from edbatch.cell.jaxpr.equation import Atom
 from edbatch.cell.jaxpr.internals import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from edbatch.graph.host_arrays import same_bytes
 
-# Copies that are in use, by memory, shape and dtype of what they were made of: cells
-# that read one large table share its copy.
+# Copies in use, by memory, shape and dtype of the original arrays: cells that read the
+# same large table share its copy.
 _COPIES: "weakref.WeakValueDictionary[Any, np.ndarray]" = weakref.WeakValueDictionary()
 _OWN: "weakref.WeakValueDictionary[int, np.ndarray]" = weakref.WeakValueDictionary()
 
 
 def with_own_constants(jaxpr: Any) -> Any:
-    """Returns a traced function whose constants nobody can change.
+    """Returns a traced function whose constants cannot be changed.
 
     Args:
         jaxpr: As `jax.make_jaxpr` returns it.
 
     Returns:
-        The same function, with copies of NumPy's arrays, in functions that it calls,
-        too. What rules of differentiation and callbacks read is not among them.
+        The same function with copies of the NumPy arrays, including those of functions
+        that it calls. Arrays read by differentiation rules and callbacks are not
+        copied.
     """
     return _Copying().jaxpr(jaxpr)
 
 
 class _Copying:
-    """Copies the constants of a function; parts without any stay the same objects."""
+    """Copies the constants of a function; parts without constants are not copied."""
 
     def __init__(self) -> None:
-        self._made: dict[int, tuple[Any, Any]] = {}  # by id of what it keeps alive
+        self._made: dict[int, tuple[Any, Any]] = {}  # by id of the original, kept alive
 
     def jaxpr(self, jaxpr: Any) -> Any:
         known = self._made.get(id(jaxpr))
@@ -95,13 +96,13 @@ class _Copying:
 
 
 def _copy_of(array: np.ndarray) -> np.ndarray:
-    """Returns a copy that cannot be written to; the one in use if it is the same."""
-    if not array.ndim:  # as are literals of JAX
+    """Returns a read-only copy; reuses a copy in use if its content is the same."""
+    if not array.ndim:  # JAX's literals
         return array.copy()
     owner = array
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
-    if _OWN.get(id(owner)) is owner:  # of a cell that is made of traced ones
+    if _OWN.get(id(owner)) is owner:  # of a cell made from traced cells
         return array
     place, is_weak = array.__array_interface__, getattr(array, "weak_type", False)
     key = place["data"][0], array.shape, array.strides, array.dtype, is_weak

@@ -1,4 +1,4 @@
-"""Primitives of edbatch's own: two identities, and a program that is kept."""
+"""Primitives of edbatch: two identities, and the call of a stored program."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Protocol
@@ -14,14 +14,14 @@ from edbatch.cell.primitives import OF_EACH_ROW
 def reverse_only_identity(refuse: Callable[..., NoReturn]) -> Callable[[Any], Array]:
     """Makes an identity that is differentiated in reverse mode only.
 
-    Its tangent passes through a second primitive, which reverse mode transposes, and
-    thereby removes, before anything is computed.
+    Its tangent passes through a second primitive. Reverse mode transposes that
+    primitive, which removes it before anything is computed.
 
     Args:
         refuse: Called if the tangent is computed, mapped or compiled; raises.
 
     Returns:
-        The identity, of one array of floating numbers.
+        The identity, of one floating-point array.
     """
     value, tangent = Primitive("reverse_only"), Primitive("tangent_of_reverse_only")
 
@@ -74,31 +74,31 @@ of_each_row = _of_each_row()
 
 
 class Stored(Protocol):
-    """A function, and the lowered program that is kept of it.
+    """A function and its stored, lowered program.
 
     Attributes:
         platform: The platform that it was lowered for.
-        results: Shapes and dtypes of its results.
+        results: Shapes and dtypes of the function's results.
     """
 
     platform: str
     results: Sequence[jax.ShapeDtypeStruct]
 
     def traced(self, *arrays: Any) -> Sequence[Any]:
-        """Computes the function, in operations of JAX."""
+        """Computes the function with JAX operations."""
 
     def kept(self, *arrays: Any) -> Sequence[Any]:
-        """Runs the program that is kept of it."""
+        """Runs the stored program."""
 
 
 def stored_primitive() -> Callable[..., list[Array]]:
-    """Makes an operation that is lowered as a program that is kept.
+    """Makes a primitive that is lowered to a stored program.
 
-    Where it is lowered for another platform, and under `jax.vmap` and `jax.jvp`, it is
-    the function that the program was made of.
+    When lowered for another platform, and under `jax.vmap` and `jax.jvp`, it runs the
+    function that the program was made from.
 
     Returns:
-        A function of a `Stored` and its arguments.
+        A function of a `Stored` and the arguments of its function.
     """
     call = Primitive("stored_program")
     call.multiple_results = True

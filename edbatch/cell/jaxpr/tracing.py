@@ -13,7 +13,7 @@ with jax.ensure_compile_time_eval():
 
 
 def is_tracing() -> bool:
-    """Tells whether the caller is being traced, by `jax.jit`, `jax.grad` or another.
+    """Returns whether the caller is being traced, e.g. by `jax.jit` or `jax.grad`.
 
     Example:
         >>> is_tracing(), jax.eval_shape(lambda: jnp.bool(is_tracing())).shape
@@ -23,7 +23,7 @@ def is_tracing() -> bool:
 
 
 def trace_state() -> Any:
-    """Returns what is equal as long as the same transformations of JAX trace.
+    """Returns a value that compares equal while the same JAX transformations trace.
 
     Example:
         >>> before, inside = trace_state(), []
@@ -35,7 +35,7 @@ def trace_state() -> Any:
 
 
 def is_staging() -> bool:
-    """Tells whether what the caller computes becomes equations of a compiled function.
+    """Returns whether the caller's operations become equations of a compiled function.
 
     Example:
         >>> jax.grad(lambda x: (print(is_staging()), x)[1])(1.0).item()
@@ -49,13 +49,13 @@ def is_staging() -> bool:
 
 
 def first_of_traces(values: Sequence[Any]) -> list[int]:
-    """Finds one value of each transformation that traces some of them.
+    """Finds one tracer of each transformation among some values.
 
     Args:
-        values: Tracers and others.
+        values: Tracers and other values.
 
     Returns:
-        The places of tracers, the first one of each trace.
+        The positions of tracers, the first of each trace.
 
     Example:
         >>> places = []
