@@ -1,4 +1,4 @@
-"""Behind ``edbatch bench`` and ``edbatch calibrate``: what takes how long, and why."""
+"""Measurements behind ``edbatch bench`` and ``edbatch calibrate``."""
 
 from edbatch.benchmark.calibration import Calibration, Prediction, calibrate
 from edbatch.benchmark.config import PLANNERS, SYSTEMS, BenchmarkConfig

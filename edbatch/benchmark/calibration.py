@@ -1,22 +1,24 @@
-"""Measuring what cells cost as a function of batch width, inside the running program.
+"""Measures the cost of cells as a function of batch width, inside the running program.
 
-What going by these costs gains, and their error: `edbatch.policies.cost.model`.
+`edbatch.policies.cost.model` reports the gain from using these costs, and their error.
 
 *Chunks.* The time of a chunk of each type and width is the difference between a real
-minibatch and the same with more such chunks slipped in (`edbatch.benchmark.replay`), so
-many that it takes about twice as long; both run side by side, and the median over
-rounds is taken. So everything that a chunk does in earnest is in it: its operands are
-gathered from where they lie, its outputs are written, other types compete for the
-cache. A benchmark of the cell alone has none of that. A regression on the times of
-minibatches has all of it but cannot tell types apart: many run in one batch per
-minibatch whatever the policy, and neighbouring widths come together. As a wider chunk
-does all that a narrower one does, times are made to rise with the width.
+minibatch and the same minibatch with copies of that chunk inserted
+(`edbatch.benchmark.replay`), enough copies to about double its time. Both run side by
+side; the result is the median over rounds. The measurement therefore includes all the
+work of a chunk: gathering operands from their rows, writing outputs, competing with
+other types for the cache. A microbenchmark of the cell omits these. A regression on the
+times of minibatches includes them but cannot separate types: many types run in one
+batch per minibatch under every policy, and neighbouring widths occur together. A wider
+chunk does all the work of a narrower one, so times are made non-decreasing in the
+width.
 
-*Batches.* The program stays in one loop while it runs added chunks; a real minibatch
-moves from loop to loop. That time is what is missing from the chunks' times of real
-minibatches under several policies; its least squares share per batch is `switch_us`.
+*Batches.* The program stays in one loop while it runs the inserted chunks, whereas a
+real minibatch switches between loops. The switching time is the measured time of real
+minibatches under several policies, minus the fixed time of a call and the sum of their
+chunks' times. `switch_us` is its least-squares estimate per batch.
 
-The outcome is checked on minibatches that had no part in either, under all policies.
+The costs are validated on held-out minibatches, under all policies.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,7 +45,7 @@ from edbatch.policies import AgendaRemaining, Depth, Greedy
 from edbatch.policies.cost.model import CostModel, CostRecord
 from edbatch.schedule import Policy, Schedule
 
-_DIGITS = 4  # of a microsecond; what is finer says nothing
+_DIGITS = 4  # decimal places of microseconds; further digits are noise
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,11 @@ class Prediction:
 
     Attributes:
         policy: The policy.
-        batches: Batches per minibatch, the mean.
-        predicted_ms: What the costs say that a minibatch takes, the mean.
-        measured_ms: What it took, the mean.
-        error_percent: Difference of the two without sign, the median.
+        batches: Mean number of batches per minibatch.
+        predicted_ms: Mean predicted time of a minibatch.
+        measured_ms: Mean measured time of a minibatch.
+        error_percent: Median absolute error of the predictions, relative to the
+            measured times, in percent.
 
     Example:
         >>> found = Prediction("greedy", 30.0, 9.0, 10.0, error_percent=10.0)
@@ -72,11 +75,11 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Costs, and how well they predict.
+    """Measured costs and their accuracy.
 
     Attributes:
         costs: The costs.
-        predictions: For each policy, on minibatches that the costs were not fitted to.
+        predictions: One entry per policy, on minibatches not used for fitting.
 
     Example:
         >>> from edbatch.policies import CostModel
@@ -93,12 +96,12 @@ class Calibration:
 
 @dataclass(frozen=True, eq=False)
 class Timed:
-    """A minibatch under one policy, and how long it took.
+    """Times of a minibatch under one policy.
 
     Attributes:
         schedule: The policy's schedule.
-        idle: Time of its plan without a step, relative to the stopwatch's standard.
-        full: Time of its plan, likewise.
+        idle: Time of its plan with zero steps, relative to the stopwatch's standard.
+        full: Time of its plan with all steps, relative to the stopwatch's standard.
     """
 
     schedule: Schedule
@@ -124,17 +127,17 @@ def calibrate(
     Args:
         model: ``model(params, instance)``.
         params: Its parameters, not all zero.
-        minibatches: Instances of the minibatches to measure on, one or more.
-        held_out: Those of the minibatches to check by, one or more; the costs depend on
-            which types occur in them but not on their times.
-        rounds: How often everything is timed.
-        workload: What it is, for the record.
+        minibatches: Instances of each minibatch to measure on, one or more.
+        held_out: Instances of each minibatch to validate on, one or more. The costs
+            depend on the types that occur in them but not on their times.
+        rounds: Number of repetitions of every timing.
+        workload: Description of the workload, for the record.
         hidden: Length of the model's states, for the record.
-        policies: What schedules the minibatches.
+        policies: The policies that schedule the minibatches.
         progress: Called as ``progress(done, total, what)``.
 
     Returns:
-        The costs, and what they predict.
+        The costs and their predictions.
 
     Raises:
         EdbatchError: The model cannot be recorded or planned.
@@ -158,7 +161,7 @@ def calibrate(
     everything = [each for some in recorded for each in some]
     for some in recorded[: len(minibatches)]:
         for policy in policies:
-            _plan(batched, policy, some)  # the buckets settle
+            _plan(batched, policy, some)  # lets the buckets settle
     replay = Replay(_plan(batched, Greedy(), with_all_types(recorded[0], everything)))
     standard = jax.device_put(replay.add(replay.loops[0], 0))
     watch = Stopwatch(partial(batched.apply, params), standard)
@@ -191,8 +194,9 @@ def calibrate(
 
 def _gathering(model: Callable[[Any, Any], Any], params: Any) -> eb.Batched:
     """Batches a model for replays."""
-    # A replay adds chunks that gather, so those of the minibatch gather as well; costs
-    # are of whole cells, which policies choose among.
+    # A replay adds chunks that gather their operands, so the minibatch's own chunks
+    # gather, too. Hoisting and sharing are off because policies choose between whole
+    # cells.
     compiler = eb.Compiler(slices="never", hoisting="never", sharing="never")
     sizes = eb.Sizes(max_loops=None)  # chunks of all widths are timed, for every type
     return eb.batch(model, params=params, cache_bytes=0, compiler=compiler, sizes=sizes)
@@ -209,7 +213,7 @@ def with_all_types(
     """Adds instances to a minibatch until it has nodes of every type.
 
     Returns:
-        The minibatch, and those of the others that bring a type.
+        The minibatch, followed by those of `others` that contribute a new type.
     """
     found = list(minibatch)
     present = {int(t) for each in found for t in np.unique(each.node_type)}
@@ -242,7 +246,7 @@ def _chunk_costs(
     recorded: Sequence[Sequence[DataflowGraph]],
     watch: Stopwatch,
 ) -> CostModel:
-    """The costs of chunks alone."""
+    """Returns a cost model with the costs of chunks only."""
     types, widths = batched.types.types, batched.sizes.widths
     batches = np.zeros(len(types))
     for some in recorded:
@@ -262,16 +266,16 @@ def _chunk_costs(
 
 
 def fit_rest(costs: CostModel, timed: Sequence[Timed], standard_us: float) -> CostModel:
-    """Fits what minibatches cost beside their chunks.
+    """Fits the costs of batches and calls, in addition to those of chunks.
 
     Args:
-        costs: The costs of chunks, with those of the model's types in their order.
-        timed: Minibatches.
-        standard_us: Microseconds of the stopwatch's standard.
+        costs: The costs of chunks, for the model's types in their order.
+        timed: Timed minibatches.
+        standard_us: Time of the stopwatch's standard, in microseconds.
 
     Returns:
-        The costs with `switch_us`, of least squares but 0 or more, and `call_us`, the
-        median time of a plan without a step.
+        The costs with `switch_us`, the least-squares estimate clipped at 0, and
+        `call_us`, the median time of a plan with zero steps.
     """
     chunks = replace(costs, switch_us=0.0)
     batches = np.array([each.schedule.num_batches for each in timed])
@@ -291,9 +295,9 @@ def predict(costs: CostModel, timed: Sequence[Timed], standard_us: float) -> Pre
     """Compares predicted with measured times.
 
     Args:
-        costs: The costs, with those of the model's types in their order.
-        timed: Minibatches under one policy.
-        standard_us: Microseconds of the stopwatch's standard.
+        costs: The costs, for the model's types in their order.
+        timed: Timed minibatches under one policy.
+        standard_us: Time of the stopwatch's standard, in microseconds.
     """
     predicted_us = np.array(
         [

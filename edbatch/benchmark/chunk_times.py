@@ -1,4 +1,4 @@
-"""Times of chunks, by type and width, in the running program."""
+"""Times chunks, by type and width, in the running program."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,22 +12,22 @@ from edbatch.plan import Plan
 Progress = Callable[[int, int, str], None]
 ChunkTimes = dict[int, dict[int, float]]  # type id -> width -> time
 
-_LEAST_SHARE = 1e-4  # of the minibatch: no chunk is taken to be faster at first
+_LEAST_SHARE = 1e-4  # lower limit of the first estimate, as a share of the minibatch
 
 
 def time_chunks(
     replay: Replay, watch: Stopwatch, rounds: int, progress: Progress
 ) -> ChunkTimes:
-    """Times one chunk of each type and width that a program has a loop for.
+    """Times one chunk of each type and width that has a loop in the program.
 
     Args:
         replay: A minibatch that has nodes of all types.
-        watch: Compares with that minibatch.
-        rounds: How often each is timed.
+        watch: A stopwatch whose standard is that minibatch.
+        rounds: Number of repetitions of each timing.
         progress: Called as ``progress(done, total, what)``.
 
     Returns:
-        Times relative to the minibatch's; 0 or more, and rising with the width.
+        Times relative to the minibatch's, non-negative and non-decreasing in the width.
     """
     loops = replay.loops
     total = len(loops) * (rounds + 1)
@@ -57,12 +57,12 @@ def time_chunks(
 
 
 def rising(values: Sequence[float]) -> list[float]:
-    """Returns the nearest numbers, in least squares, of which none is below another.
+    """Returns the non-decreasing sequence closest to the values in least squares.
 
-    Pool adjacent violators (Ayer et al. 1955): neighbours that fall become their mean.
+    Pool adjacent violators (Ayer et al. 1955): decreasing neighbours become their mean.
 
     Returns:
-        As many, each at least as large as the one before.
+        A non-decreasing sequence of the same length.
 
     Example:
         >>> rising([1.0, 4.0, 2.0, 5.0])
@@ -78,14 +78,14 @@ def rising(values: Sequence[float]) -> list[float]:
 
 
 def extended(by_width: dict[int, float], widths: Sequence[int]) -> list[float]:
-    """Completes times of chunks by those of wider ones.
+    """Extrapolates times of chunks to wider ones.
 
     Args:
         by_width: Times of the narrowest widths.
         widths: All widths, ascending.
 
     Returns:
-        A time per width; those that are missing go on at the mean rise per row.
+        A time per width. Missing times are extrapolated with the mean increase per row.
 
     Example:
         >>> extended({4: 5.0, 8: 7.0}, [4, 8, 16])

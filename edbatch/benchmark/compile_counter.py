@@ -1,4 +1,4 @@
-"""Counting all compilations of XLA in a process."""
+"""Counts all XLA compilations in a process."""
 
 import threading
 from collections.abc import Iterator
@@ -13,10 +13,11 @@ _EVENT = "/jax/core/compile/backend_compile_duration"
 
 
 class CompileCount:
-    """Number of compilations so far.
+    """Running number of compilations.
 
     Attributes:
-        programs: Programs that XLA compiled, or read from JAX's persistent cache.
+        programs: Number of programs that XLA compiled or that JAX read from its
+            persistent cache.
     """
 
     def __init__(self) -> None:
@@ -33,10 +34,11 @@ class CompileCount:
 def count_compiles() -> Iterator[CompileCount]:
     """Counts the programs that are compiled in this context, in any thread.
 
-    Not those by which edbatch finds out, once, which options this version of XLA knows.
+    Excludes the small programs with which edbatch checks once per process which
+    compiler options this version of XLA supports.
 
     Yields:
-        The count, which goes on growing until the context ends.
+        The count, which is updated until the context ends.
 
     Example:
         >>> import jax.numpy as jnp

@@ -8,8 +8,8 @@ from edbatch.compiler import OFF, Compiler
 from edbatch.errors import BenchmarkError, nearest
 from edbatch.memory_planner import Planner
 
-# The order in which they are measured and shown; `unbatched` is the specification,
-# with which the results of all others are compared.
+# In the order of measurement and display. `unbatched` is the reference for the
+# results of all other systems.
 SYSTEMS = (
     "edbatch",
     "agenda",
@@ -23,10 +23,10 @@ SYSTEMS = (
 
 TRAINING = 12  # minibatches to train a policy on, a third of them held out
 
-# Among policies that are compared, the one that is trained or given as a file.
+# Name, in a comparison of policies, of the policy that is trained or given as a file.
 LEARNED = "learned"
 
-# edbatch with parts of its memory planner and its compiler; measured on request.
+# edbatch with parts of its memory planner and compiler enabled; measured on request.
 _PLAIN = Planner("schedule")
 PLANNERS: dict[str, tuple[Planner, Compiler]] = {
     "planner-off": (_PLAIN, OFF),
@@ -49,27 +49,29 @@ class BenchmarkConfig:
     """The settings of a benchmark.
 
     Attributes:
-        workload: Name of a workload; of a model of one's own, what to call it.
+        workload: Name of a workload, or a name for a custom model.
         options: Options of the workload, as for `edbatch.models.get_workload`.
-        hidden: Length of a workload's states; None for a model of one's own, whose
-            parameters decide it.
+        hidden: Length of a workload's states; None for a custom model, whose
+            parameters determine it.
         batch_size: Instances per minibatch.
-        data: Files or folders with the workload's instances; sampled ones if empty.
+        data: Files or folders with the workload's instances; if empty, instances are
+            sampled.
         policy: Policy of the system `edbatch`: a name or a policy file; if None, one
-            is trained on other minibatches of the same kind.
-        systems: Systems to compare, of `SYSTEMS` and `PLANNERS`.
-        policies: Policies to compare in place of systems, edbatch under each:
-            ``"learned"`` is `policy`, with the guard of `edbatch.batch`; others are
+            is trained on other minibatches of the same workload.
+        systems: Systems to compare, from `SYSTEMS` and `PLANNERS`.
+        policies: Policies to compare instead of systems; edbatch runs under each.
+            ``"learned"`` is `policy` with the guard of `edbatch.batch`; the others are
             names and files as for `edbatch.get_policy`.
-        rounds: How often each minibatch is measured on each system.
-        minibatches: How many different minibatches are measured.
+        rounds: Number of measurements of each minibatch on each system.
+        minibatches: Number of different minibatches to measure.
         seed: Seed of parameters, sampling and shuffling.
-        compiles_only: Run every minibatch once through `edbatch` alone, to count
-            compilations; nothing is compared and times are of single runs.
+        compiles_only: Run every minibatch once, on `edbatch` only, to count
+            compilations. Nothing is compared, and times are from single runs.
         train: Also measure the value and gradient of a loss.
 
     Raises:
-        BenchmarkError: A number is too small, or a system does not exist.
+        BenchmarkError: A number is too small, or a system is missing, unknown or
+            listed twice.
 
     Example:
         >>> BenchmarkConfig(hidden=256, systems=("edbatch", "exact")).rounds
@@ -124,14 +126,14 @@ class BenchmarkConfig:
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """The names of what is measured."""
+        """Names of the systems or policies to measure."""
         if self.compiles_only:
             return ("edbatch",)
         return self.policies or self.systems
 
     @property
     def most_instances(self) -> int:
-        """How many instances there are in minibatches, if each is in one alone."""
+        """Number of instances needed for all minibatches to be disjoint."""
         return self.batch_size * (self.minibatches + TRAINING * self.trains)
 
     @property

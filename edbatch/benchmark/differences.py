@@ -1,4 +1,4 @@
-"""Differences from the results of the unbatched model."""
+"""Errors relative to the results of the unbatched model."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,10 +8,10 @@ import numpy as np
 
 
 def max_abs_error(found: Sequence[Any], expected: Sequence[Any]) -> float:
-    """Compares the outputs of all instances, number by number.
+    """Compares the outputs of all instances element by element.
 
     Returns:
-        The largest absolute difference; infinite where only one is not a number.
+        The largest absolute difference; infinite if only one of two elements is NaN.
 
     Raises:
         AssertionError: Structures or shapes differ.
@@ -30,13 +30,13 @@ def max_abs_error(found: Sequence[Any], expected: Sequence[Any]) -> float:
 
 
 def _wide(array: Any) -> np.ndarray:
-    """Returns numbers in double precision."""
+    """Converts to double precision."""
     found = np.asarray(array)
     return found.astype(np.complex128 if np.iscomplexobj(found) else np.float64)
 
 
 def _gaps(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Returns differences; 0 where neither is a number, infinite where only one is."""
+    """Returns absolute differences: 0 where both are NaN, infinite where one is."""
     same = (left == right) | (np.isnan(left) & np.isnan(right))
     with np.errstate(invalid="ignore"):
         gaps = np.where(same, 0.0, np.abs(left - right))
@@ -45,11 +45,12 @@ def _gaps(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def max_relative_error(found: Any, expected: Any) -> float:
-    """Compares gradients, array by array; those by integers, of float0, are none.
+    """Compares gradients array by array; skips float0 gradients of integer inputs.
 
     Returns:
-        The largest difference in an array relative to its largest number; infinite
-        where only one is not a number.
+        The largest difference in an array, relative to the largest finite magnitude of
+        the expected array; infinite if only one of two elements is NaN, or if an array
+        differs from zeros.
 
     Example:
         >>> max_relative_error({"w": np.array([1.0, 4.0])}, {"w": np.array([2.0, 4.0])})

@@ -1,15 +1,15 @@
 """The system `exact`: one program per minibatch, compiled with its exact widths.
 
 It is the best that XLA can do with these cells when it knows the graph: every width,
-every place and every row that is read is a constant; consecutive rows are read as a
+every output row and every operand row is a constant; consecutive rows are read as a
 slice; nothing is padded. Its weakness is that it compiles again, for seconds, for every
-minibatch. The time to compile grows with the number of levels, so that it is left out
-where there are very many.
+minibatch. The compile time grows with the number of levels, so the system is left out
+of the comparison above `MOST_GROUPS` levels.
 
-There is one arena per array kind. An arena per state, one joint write of all outputs of
-a level, or no arenas but concatenations of the levels that are read were all within the
-noise or slower (tree-LSTM, CPU, hidden 128 and 256); XLA copies the arena twice, at the
-lowest levels, for about 3% of the time.
+There is one arena per array kind. Three alternatives were all within the noise or
+slower (tree-LSTM, CPU, hidden 128 and 256): one arena per state; one joint write of all
+outputs of a level; no arenas, but concatenations of the levels that are read. XLA
+copies the arena twice, at the lowest levels, which takes about 3% of the time.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,17 +38,17 @@ from edbatch.errors import UnsupportedError
 from edbatch.graph import DataflowGraph, merge
 from edbatch.measuring import half_squares
 
-MOST_GROUPS = 160  # a chain of 240 took half a minute
+MOST_GROUPS = 160  # a chain of 240 took half a minute to compile
 
 
 @dataclass(frozen=True, eq=False)
 class ExactPlan:
-    """A minibatch's own program.
+    """The program of one minibatch.
 
     Attributes:
         graph: The minibatch.
-        run: The program; it is compiled when it runs first.
-        train: Likewise, for the loss and its gradient.
+        run: The jitted program, compiled on its first call.
+        train: The jitted program of the loss and its gradient, likewise.
         pools: External inputs by array kind.
     """
 
@@ -68,7 +68,7 @@ class Exact(StagedSystem):
     )
 
     def plan(self, recordings: Sequence[DataflowGraph]) -> ExactPlan:
-        """Wraps the minibatch's own program."""
+        """Builds the program of the minibatch."""
         stages = stage(merge(recordings))
         if len(stages.groups) > MOST_GROUPS:
             raise UnsupportedError(
@@ -82,11 +82,11 @@ class Exact(StagedSystem):
         return ExactPlan(stages.graph, jax.jit(run), jax.jit(train), stages.pools)
 
     def forward(self, plan: ExactPlan) -> tuple[Array, ...]:
-        """Runs the minibatch's own program."""
+        """Runs the program of the minibatch."""
         return plan.run(self.params, plan.pools)
 
     def train(self, plan: ExactPlan) -> tuple[Array, Any]:
-        """Runs the minibatch's own program and its gradient's."""
+        """Runs the gradient program of the minibatch."""
         return plan.train(self.params, plan.pools)
 
     def results(self, plan: ExactPlan, outcome: tuple[Array, ...]) -> list[Any]:
@@ -132,11 +132,11 @@ def assign_rows(
 
     Args:
         stages: The minibatch.
-        width_of: Rows that a group of n nodes takes.
+        width_of: Number of rows reserved for a group of n nodes.
 
     Returns:
-        The row of each value, ``[V + 1] int32``, whose last entry is the zero row, so
-        that a missing value (-1) finds it; and the rows of each arena.
+        The row of each value, ``[V + 1] int32``, and the number of rows of each arena.
+        The last entry is the zero row, so that index -1, a missing value, selects it.
     """
     graph = stages.graph
     value_row = np.full(graph.num_values + 1, ZERO_ROW, np.int32)

@@ -1,12 +1,13 @@
-"""The system `levels`: one jitted call per level and type, from Python.
+"""The system `levels`: one jitted call per level and type, dispatched from Python.
 
-Forward time relative to `exact`, 64 trees, hidden 128 and 256: 1.77 and 1.56, where
-edbatch needs 1.25 and 1.01 (docs/results.md).
+Forward time relative to `exact`, 64 trees, hidden 128 and 256: 1.77 and 1.56, compared
+with 1.25 and 1.01 for edbatch (docs/results.md).
 
 Widths are padded to powers of two, so that a call is compiled once per type and width.
-At its best setting: leaves and classifier in one wide call each; the arenas donated, so
-that a call writes in place; all integers of a call in one array. Its weakness: dispatch
-from Python at every level, and padding of up to half the rows.
+This is its best setting: leaves and classifier run in one wide call each; the arenas
+are donated, so that a call writes in place; all integers of a call are in one array.
+Its weakness is the dispatch from Python at every level, and padding of up to half the
+rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +46,7 @@ class Call:
 
     Attributes:
         node_type: The type.
-        width: Nodes, padding included, ``w``.
+        width: Number of rows including padding, ``w``.
         integers: The first row of each output, then ``w`` rows per operand slot, then
             ``w`` rows per external slot; int32.
     """
@@ -61,11 +62,11 @@ class LevelsPlan:
 
     Attributes:
         graph: The minibatch.
-        sizes: (array kind, rows) of each arena.
+        sizes: (array kind, number of rows) of each arena.
         pools: External inputs by array kind, padded.
-        calls: The calls in order.
+        calls: The calls in execution order.
         kinds: Array kind of each output of the model.
-        columns: Padded rows of each output of the model.
+        columns: Arena rows of each output of the model, padded.
     """
 
     graph: DataflowGraph
@@ -109,7 +110,7 @@ class Levels(StagedSystem):
             rows = np.concatenate(
                 [value_row[stages.operands(group)], stages.externals(group)]
             )
-            padded = np.minimum(np.arange(width), n - 1)  # padding repeats the last
+            padded = np.minimum(np.arange(width), n - 1)  # padding repeats the last row
             outputs = np.arange(len(group.node_type.output_kinds))
             first = value_row[graph.value_start[group.nodes[0]] + outputs]
             integers = np.concatenate([first, rows[:, padded].ravel()])
@@ -125,11 +126,11 @@ class Levels(StagedSystem):
         )
 
     def forward(self, plan: LevelsPlan) -> tuple[Array, ...]:
-        """Calls the jitted cells one after the other."""
+        """Calls the jitted cells in order."""
         return self._forward(self.params, plan, self._call)
 
     def train(self, plan: LevelsPlan) -> tuple[Array, Any]:
-        """Differentiates through the calls; the arenas are not donated then."""
+        """Differentiates through the calls, without donating the arenas."""
 
         def loss(params: Any) -> Array:
             return self._loss(self._forward(params, plan, self._call_kept))

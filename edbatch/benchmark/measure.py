@@ -1,11 +1,11 @@
-"""Timing systems against each other on the same minibatches.
+"""Times systems against each other on the same minibatches.
 
-All systems run in one process and take turns on each minibatch, the first one moving
-on by one each round, so that what the machine does meanwhile meets all alike. What is
-timed was run before and is awaited with ``jax.block_until_ready``. Recording and
-planning are timed from scratch each time; the passes on the plan of the warm-up,
-which is host memory, so its transfer counts. What the process held before is kept from
-the garbage collector meanwhile, which else would look through all of it now and then.
+All systems run in one process and take turns on each minibatch. The system that starts
+rotates each round, so that background load affects all systems equally. Every timed
+call has run before, and is awaited with ``jax.block_until_ready``. Recording and
+planning are timed from scratch each time. The passes are timed on the plan of the
+warm-up, which is in host memory, so that its transfer is included. Objects that exist
+before the timing are frozen with ``gc.freeze``, so that collections do not scan them.
 """
 
 import gc
@@ -28,8 +28,8 @@ class FirstRuns:
     """The first run of a pass on ``M`` minibatches.
 
     Attributes:
-        first_ms: Time of each, compilation included.
-        compiles: Programs that were compiled in it.
+        first_ms: Time of each run, compilation included.
+        compiles: Number of programs compiled in each run.
         max_error: Largest difference from the reference; None without a reference.
     """
 
@@ -39,11 +39,18 @@ class FirstRuns:
 
     @property
     def num_compiles(self) -> int:
-        """Programs that were compiled."""
+        """Total number of programs compiled."""
         return int(self.compiles.sum())
 
     def compile_s(self, later_ms: np.ndarray) -> float:
-        """Seconds that first runs took longer than later ones; ``[M, R]``."""
+        """Returns the extra seconds of first runs over the median of later ones.
+
+        Args:
+            later_ms: Times of later runs, ``[M, R]``.
+
+        Returns:
+            The sum over minibatches whose first run compiled a program.
+        """
         waited_ms = np.maximum(self.first_ms - np.median(later_ms, axis=1), 0)
         return float(waited_ms[self.compiles > 0].sum()) / 1e3
 
@@ -53,11 +60,11 @@ class WarmUp:
     """The first run of a system on ``M`` minibatches.
 
     Attributes:
-        plans: The plan of each.
-        forward: The forward pass, with the largest difference over all outputs of all
-            instances.
-        train: Value and gradient, with the largest relative difference of gradients;
-            None if they are not measured.
+        plans: The plan of each minibatch.
+        forward: First runs of the forward pass, with the largest difference over all
+            outputs of all instances.
+        train: First runs of value and gradient, with the largest relative difference
+            of gradients; None if they are not measured.
     """
 
     plans: list[Any]
@@ -67,11 +74,11 @@ class WarmUp:
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Reference results of a minibatch, those of the model itself.
+    """Reference results of a minibatch, computed by the unbatched model.
 
     Attributes:
-        results: What it returns, per instance.
-        gradient: Of the benchmark's loss; None if that is not measured.
+        results: The model's result for each instance.
+        gradient: Gradient of the benchmark's loss; None if it is not measured.
     """
 
     results: list[Any]
@@ -83,9 +90,9 @@ class Samples:
     """Times of a system on ``M`` minibatches in ``R`` rounds.
 
     Attributes:
-        record_ms: Time to record.
-        plan_ms: Time to plan.
-        forward_ms: Time to run.
+        record_ms: Time of recording.
+        plan_ms: Time of planning.
+        forward_ms: Time of the forward pass.
         train_ms: Time of value and gradient; None if they are not measured.
     """
 
@@ -104,18 +111,18 @@ def warm_up(
     *,
     train: bool = False,
 ) -> WarmUp:
-    """Runs a system once on each minibatch and checks what it computes.
+    """Runs a system once on each minibatch and compares its results with the reference.
 
     Args:
         system: The system.
-        minibatches: The instances of each.
-        references: What the model computes for each.
-        count: Counts compilations.
+        minibatches: The instances of each minibatch.
+        references: Reference results of each minibatch; None to skip the comparison.
+        count: The compilation counter.
         tick: Called after each minibatch.
         train: Also run value and gradient.
 
     Returns:
-        What was seen.
+        The plans, and the times, compilations and errors of the first runs.
 
     Raises:
         UnsupportedError: The system cannot run this workload.
@@ -168,15 +175,18 @@ def alternate(
     *,
     train: bool = False,
 ) -> list[Samples]:
-    """Times systems that are warmed up, in turns.
+    """Times warmed-up systems, taking turns.
 
     Args:
         systems: The systems.
-        warm: Their first runs.
-        minibatches: The instances of each.
+        warm: The warm-up of each system.
+        minibatches: The instances of each minibatch.
         rounds: How often to time each system on each minibatch.
         tick: Called after each turn.
         train: Also time value and gradient.
+
+    Returns:
+        The times of each system.
     """
     times = np.zeros((len(systems), 4, len(minibatches), rounds))
     with little_garbage():
@@ -198,7 +208,7 @@ def alternate(
 
 @contextmanager
 def little_garbage() -> Iterator[None]:
-    """Hides what is there from Python's collector, which would run between timings."""
+    """Freezes existing objects, so that garbage collection between timings is cheap."""
     gc.collect()
     gc.freeze()
     try:
@@ -213,7 +223,7 @@ def _host(system: System, instances: Sequence[Any]) -> tuple[float, float]:
     recorded = time.perf_counter()
     plan = system.plan(recordings)
     planned = time.perf_counter()
-    del plan, recordings  # not before, since freeing them takes time too
+    del plan, recordings  # only now, since freeing them takes time, too
     return 1e3 * (recorded - start), 1e3 * (planned - recorded)
 
 
@@ -231,28 +241,28 @@ def typical(samples: np.ndarray) -> float:
 
 
 def ratio(samples: np.ndarray, others: np.ndarray) -> float:
-    """Returns the median ratio of times that were measured side by side.
+    """Returns the median ratio of times measured side by side.
 
     Args:
         samples: ``[M, R]``.
         others: ``[M, R]``.
 
     Returns:
-        The ratio; medians of ratios of neighbours feel a busy machine less than ratios
-        of medians.
+        The median of the ratios of adjacent measurements, which a busy machine affects
+        less than a ratio of medians.
     """
     return float(np.median(samples / others))
 
 
 def noise_percent(samples: np.ndarray) -> float:
-    """Returns how far times lie apart: half the middle half of them.
+    """Returns the spread of times: half their interquartile range.
 
     Args:
         samples: ``[M, R]``.
 
     Returns:
-        Half the distance of the quartiles of times relative to their minibatch's
-        median, in percent.
+        Half the interquartile range of the times, each relative to the median of its
+        minibatch, in percent.
 
     Example:
         >>> noise_percent(np.array([[9.0, 9.0, 10.0, 11.0, 11.0]]))

@@ -1,4 +1,4 @@
-"""The minibatches that are measured, and others of their kind to train a policy on."""
+"""Draws the minibatches to measure, and similar ones to train a policy on."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from edbatch.schedule import Policy
 
 @dataclass(frozen=True)
 class MeasuredModel:
-    """A model to measure, with its parameters and instances of its input.
+    """A model to measure, with its parameters and instances.
 
     Attributes:
-        name: What it is called in results.
+        name: Its name in results.
         function: The model for one instance, ``function(params, instance)``.
         params: Its parameters.
-        instances: The instances from which minibatches are drawn, at least one.
+        instances: The instances to draw minibatches from, at least one.
 
     Example:
         >>> scale = eb.cell(lambda params, x: params * x)
@@ -49,9 +49,9 @@ class Minibatches:
     """Minibatches of instances.
 
     Attributes:
-        measured: Those to measure.
-        training: Those to train a policy on; they share no instance with the measured
-            ones unless there are too few.
+        measured: The minibatches to measure.
+        training: The minibatches to train a policy on. They share no instance with the
+            measured ones unless there are too few instances.
     """
 
     measured: list[list[Any]]
@@ -59,14 +59,17 @@ class Minibatches:
 
 
 def ready_model(config: BenchmarkConfig, rng: np.random.Generator) -> MeasuredModel:
-    """Makes the ready workload that a configuration names.
+    """Loads the ready workload that a configuration names.
 
     Args:
         config: The workload, its options and data.
-        rng: Samples instances where there are no data.
+        rng: Samples the instances if the configuration has no data.
+
+    Returns:
+        The model with random parameters.
 
     Raises:
-        BenchmarkError: There is no hidden size.
+        BenchmarkError: The configuration has no hidden size.
         DataError: A file is missing or malformed.
         ModelError: There is no such workload, or option.
     """
@@ -91,12 +94,11 @@ def draw_minibatches(
 
     Args:
         instances: The instances to draw from, at least one.
-        config: How many minibatches, and how large.
+        config: The number of minibatches and their size.
         rng: Shuffles the instances.
 
     Returns:
-        The minibatches. No instance is in two measured ones as long as there are
-        enough.
+        The minibatches. The measured ones are disjoint if there are enough instances.
     """
     wanted = config.batch_size * config.minibatches
     order = rng.permutation(len(instances)).tolist()
@@ -115,19 +117,19 @@ def draw_minibatches(
 def choose_policy(
     model: MeasuredModel, config: BenchmarkConfig, training: list[list[Any]]
 ) -> tuple[Policy, str]:
-    """Loads the policy that was asked for, or trains one.
+    """Loads the configured policy, or trains one.
 
     Args:
         model: The model.
-        config: Which policy, or None to train one.
+        config: The configuration; a policy of None means to train one.
         training: Minibatches to train on.
 
     Returns:
-        The policy, and what it is, for the reader of the result.
+        The policy, and a description of it for the result.
 
     Raises:
         PolicyError: There is no such policy.
-        KeyboardInterrupt: Ctrl-C was pressed in a training.
+        KeyboardInterrupt: Ctrl-C was pressed during training.
     """
     if config.policy is not None:
         policy = eb.get_policy(config.policy)
@@ -146,7 +148,7 @@ def choose_policy(
     )
     record = machine.training
     assert record is not None, "a machine that was just trained has a record"
-    if record.stopped == "interrupted":  # of the benchmark, too
+    if record.stopped == "interrupted":  # Ctrl-C interrupts the benchmark, too
         raise KeyboardInterrupt
     if record.stopped == "greedy":
         return machine, "greedy, which already meets the bound on every minibatch"
@@ -160,14 +162,14 @@ def choose_policy(
 
 
 def with_arrays(params: Any, seed: int) -> Any:
-    """Puts small random numbers where parameters are given by their shapes alone.
+    """Fills parameters given only as shapes with small random numbers.
 
     Args:
-        params: Parameters, or their shapes as of `jax.eval_shape`.
-        seed: Decides the numbers; integers are 0.
+        params: A pytree of arrays and shapes, as returned by `jax.eval_shape`.
+        seed: Seed of the random numbers; integer parameters are 0.
 
     Returns:
-        The parameters; those that are arrays stay as they are.
+        The parameters; existing arrays are unchanged.
 
     Example:
         >>> shapes = {"scale": jax.ShapeDtypeStruct((3,), np.float32), "bias": 0.0}
@@ -193,16 +195,16 @@ def _as_array(leaf: Any, key: jax.Array) -> Any:
 
 
 def random_params(workload: Workload, hidden: int, seed: int) -> Any:
-    """Samples parameters of which none is zero.
+    """Samples parameters without arrays of zeros.
 
     Args:
         workload: The workload.
         hidden: Length of its states.
-        seed: Decides the numbers.
+        seed: Seed of the random numbers.
 
     Returns:
-        The workload's own well-scaled parameters, with small random numbers where they
-        start at zero, as biases do: time and errors on zeros say little.
+        The workload's own well-scaled parameters. Those initialized to zero, such as
+        biases, get small random numbers, because zeros hide errors and distort timing.
     """
     first, second = jax.random.split(jax.random.key(seed))
     leaves, treedef = jax.tree.flatten(workload.init_params(first, hidden))

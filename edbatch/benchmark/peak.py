@@ -1,4 +1,4 @@
-"""The fastest matrix product that can be measured here: the peak to compare with."""
+"""Measures the peak: the speed of the fastest matrix product on this machine."""
 
 import time
 from collections.abc import Iterable
@@ -14,19 +14,19 @@ _SQUARES = ((1, 512, 512, 512), (1, 1024, 1024, 1024), (1, 2048, 2048, 2048))
 _ROWS = (64, 512, 2048)
 _BUDGET_S = 0.05  # per shape
 _LEAST_RUNS = 3
-_LARGEST = 1 << 35  # operations; a larger product says nothing new and takes long
+_LARGEST = 1 << 35  # operations; larger products take long and are no faster
 
 
 def peak_gflops(graph: DataflowGraph, seed: int) -> float:
     """Measures matrix products and returns the speed of the fastest.
 
     Args:
-        graph: A minibatch: the shapes of its cells' products, over rows of nodes, are
-            measured beside square ones.
+        graph: A minibatch. The products of its cells, at several numbers of rows, are
+            measured in addition to square products.
         seed: Seed of the matrices.
 
     Returns:
-        10^9 operations per second, float32.
+        10^9 float32 operations per second.
     """
     return max(measure_product(shape, seed) for shape in _shapes(graph))
 
@@ -41,10 +41,14 @@ def _shapes(graph: DataflowGraph) -> Iterable[Product]:
 
 
 def measure_product(shape: Product, seed: int) -> float:
-    """Measures one product, at its fastest of several runs.
+    """Measures one product, taking the fastest of several runs.
+
+    Args:
+        shape: The product's batch size and dimensions, ``(batch, m, n, k)``.
+        seed: Seed of the matrices.
 
     Returns:
-        10^9 operations per second.
+        10^9 float32 operations per second.
     """
     batch, m, n, k = shape
     rng = np.random.default_rng(seed)

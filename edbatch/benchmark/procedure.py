@@ -1,4 +1,4 @@
-"""Running a benchmark from its configuration to its result."""
+"""Runs a benchmark, from its configuration to its result."""
 
 import platform
 from collections.abc import Callable
@@ -48,7 +48,7 @@ _PACKAGES = ("edbatch", "jax", "jaxlib", "numpy", "numba")
 
 
 class _Clock:
-    """Tells how far a benchmark is."""
+    """Reports the progress of a benchmark."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
         self._progress = progress
@@ -77,10 +77,10 @@ def run_benchmark(
     """Compares systems on the same minibatches.
 
     Args:
-        config: What to measure.
+        config: The configuration.
         progress: Called as ``progress(done, total, what)``.
-        model: A model of one's own, in place of the workload that `config` names; its
-            options, data and hidden size have no meaning then.
+        model: A custom model, used instead of the workload that `config` names; the
+            configuration's options, data and hidden size are then ignored.
 
     Returns:
         The result. A system that cannot run the model is left out, with the reason.
@@ -192,7 +192,7 @@ def _warm_up(
     clock: _Clock,
     train: bool,
 ) -> tuple[dict[str, WarmUp], dict[str, str]]:
-    """Runs every system once; also returns why some cannot run."""
+    """Warms up every system; also returns the systems that cannot run, and why."""
     warm, left_out = {}, {}
     for system in systems:
         clock.start(f"warming up {system.name}")
@@ -232,7 +232,7 @@ def _row(
         for each in (samples.forward_ms, samples.record_ms, samples.plan_ms)
     )
     if isinstance(system, Unbatched):
-        record_ms = plan_ms = 0.0  # it does neither
+        record_ms = plan_ms = 0.0  # it neither records nor plans
     plans = [each for each in warm.plans if isinstance(each, Plan)]
     reports = [each.report for each in plans]
     gflops = facts.gflop / (forward_ms / 1e3)

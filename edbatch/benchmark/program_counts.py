@@ -1,9 +1,10 @@
-"""Counts of operations from the HLO of a compiled program.
+"""Counts operations in the HLO of a compiled program.
 
-Counts are of what stands in the compiled text, once per loop body, not of what is
-executed. A *product* is an HLO ``dot`` or a call of a library for one; a *gather* reads
-rows one by one, a *slice* reads or writes consecutive ones. Fused computations are
-looked into for these, and count as one *operation* each.
+Counts are static: they are of instructions in the compiled text, where each loop body
+occurs once, not of executed instructions. A *product* is an HLO ``dot`` or a library
+call for one; a *gather* reads rows one by one; a *slice* reads or writes consecutive
+rows. These are counted inside fused computations, too. A fusion counts as one
+*operation*.
 """
 
 import re
@@ -14,7 +15,7 @@ import jax
 from edbatch.plan import Plan
 
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?\S+ = (?:\([^=]*\)|\S+) ([a-z][\w-]*)\(")
-# What names values and costs nothing by itself.
+# Instructions that only name values and cost nothing.
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast"}
 _LIBRARY_PRODUCT = re.compile(r"custom_call_target=\"[^\"]*(?:matmul|gemm|dot)", re.I)
 
@@ -24,11 +25,11 @@ class ProgramCounts:
     """Counts of one compiled program.
 
     Attributes:
-        loops: Its loops over chunks.
-        operations: Operations, a fusion being one, per loop.
+        loops: Number of loops over chunks.
+        operations: Operations per loop; a fusion counts as one.
         products: Matrix products per loop.
         gathers: Gathers per loop.
-        slices: Reads and writes of slices per loop.
+        slices: Slice reads and writes per loop.
     """
 
     loops: int
@@ -41,7 +42,7 @@ class ProgramCounts:
 def count_program(
     run: "jax.stages.Wrapped", params: object, plan: Plan
 ) -> ProgramCounts:
-    """Compiles a program once more, and counts.
+    """Compiles a plan's program again and counts its operations.
 
     Args:
         run: The jitted function ``run(params, plan)``.
@@ -53,7 +54,11 @@ def count_program(
 
 
 def count_text(text: str, loops: int) -> ProgramCounts:
-    """Counts in the text of a compiled HLO module.
+    """Counts operations in the text of a compiled HLO module.
+
+    Args:
+        text: The text of the module.
+        loops: Number of loops over chunks, by which the counts are divided.
 
     Example:
         >>> count_text('''

@@ -1,10 +1,10 @@
-"""A minibatch with more chunks slipped in: what one chunk costs where it really runs.
+"""Inserts extra chunks into a minibatch, to measure the cost of one chunk in place.
 
-A plan is data, so a chunk can run once more without anything being compiled: its record
-is written into the stream again and its loop runs once more. Added chunks read the
-operands of real nodes of their type, in the order in which the minibatch has them, and
-write where those nodes write, so all values stay those of the model, and reads are as
-scattered as they are.
+A plan is data, so a chunk can run again without recompilation: its record is written
+into the stream again, and its loop runs one more iteration. Added chunks read the
+operands of real nodes of their type, in the minibatch's order, and write to the rows of
+those nodes. So all values stay those of the model, and reads are as scattered as in the
+original minibatch.
 """
 
 from dataclasses import replace
@@ -20,7 +20,9 @@ _LEAST_ROOM = 1 << 17
 
 
 class Replay:
-    """A plan, taken apart, into which chunks can be added; its loops gather.
+    """A plan, split into its records, to which chunks can be added.
+
+    All loops of the plan gather their operands.
 
     Attributes:
         plan: The plan.
@@ -47,7 +49,7 @@ class Replay:
             outputs = np.array(fields.outputs, np.int32)[:, None]
             first = np.repeat(outputs, loop.width, axis=1)
             found.setdefault(loop.type_id, []).append((first, operand_rows))
-        # Per type: first output rows of each row's chunk, and the rows that it reads.
+        # Per type: for each row, its chunk's first output rows, and the rows it reads.
         self._batch_rows = {
             type_id: tuple(
                 np.concatenate(each, axis=1) for each in zip(*rows, strict=True)
@@ -58,18 +60,18 @@ class Replay:
         self._room = max(_LEAST_ROOM, 16 * longest)
 
     def most(self, loop: Loop) -> int:
-        """Returns how many chunks of a loop can be added."""
+        """Returns the largest number of chunks of a loop that can be added."""
         return self._room // self._formats[self.loops.index(loop)].length
 
     def add(self, loop: Loop, count: int) -> Plan:
         """Adds chunks, spread evenly over the minibatch.
 
         Args:
-            loop: The loop to run more often; the minibatch has nodes of its type.
-            count: How many, from 0 to `most`.
+            loop: The loop of the chunks; the minibatch must have nodes of its type.
+            count: The number of chunks, from 0 to `most`.
 
         Returns:
-            The plan; all plans of one replay run by the same compiled program.
+            The plan. All plans of one replay run with the same compiled program.
         """
         assert 0 <= count <= self.most(loop), f"there is no room for {count} chunks"
         records, trips = [], []
@@ -93,7 +95,7 @@ class Replay:
         )
 
     def _record(self, loop: Loop, k: int) -> np.ndarray:
-        """The record of the k-th chunk that is added."""
+        """Returns the record of the k-th added chunk."""
         type_id, width = loop.type_id, loop.width
         firsts, operand_rows = self._batch_rows[type_id]
         columns = (k * width + np.arange(width)) % operand_rows.shape[1]

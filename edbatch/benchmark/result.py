@@ -10,19 +10,19 @@ from edbatch.benchmark.program_counts import ProgramCounts
 
 @dataclass(frozen=True)
 class TrainRow:
-    """Value and gradient of a loss, the sum of squares of all outputs; no optimiser.
+    """Times of value and gradient of a loss, `half_squares`, without an optimiser.
 
     Attributes:
-        train_ms: Both passes, transfers of the plan included, per minibatch.
-        ratio_to_forward: Median ratio to the forward pass beside it.
-        ratio_to_exact: Median ratio to `exact` beside it; None if that was not
-            measured.
-        compile_s: What first runs took longer than later ones, over all minibatches.
+        train_ms: Time of both passes per minibatch, including the plan's transfer.
+        ratio_to_forward: Median ratio to the forward pass measured next to it.
+        ratio_to_exact: Median ratio to `exact` measured next to it; None if `exact` was
+            not measured.
+        compile_s: Extra time of first runs over later ones, summed over minibatches.
         compiles: Programs compiled for it over all minibatches.
-        noise_percent: Half the distance between the quartiles of ``train_ms``.
+        noise_percent: Half the interquartile range of ``train_ms``, in percent.
         max_gradient_error: Largest difference from the gradient of the unbatched model,
-            relative to the largest number of the parameter's; None if nothing was
-            compared.
+            relative to the largest magnitude in that parameter's gradient; None if
+            nothing was compared.
     """
 
     train_ms: float
@@ -36,32 +36,34 @@ class TrainRow:
 
 @dataclass(frozen=True)
 class Row:
-    """One system. Times are per minibatch: means of each minibatch's median.
+    """Results of one system; times are means of the medians of each minibatch.
 
     Attributes:
         system: Its name.
-        forward_ms: The forward pass, transfers of the plan included.
-        record_ms: Recording all instances anew; 0 where nothing is recorded.
-        plan_ms: Planning anew from kept recordings; 0 where nothing is planned.
-        compile_s: What first runs took longer than later ones, over all minibatches.
+        forward_ms: Time of the forward pass, including the plan's transfer.
+        record_ms: Time to record all instances from scratch; 0 if nothing is recorded.
+        plan_ms: Time to plan from existing recordings; 0 if nothing is planned.
+        compile_s: Extra time of first runs over later ones, summed over minibatches.
         compiles: Programs compiled over all minibatches.
         max_abs_error: Largest difference from the unbatched model, over all outputs of
             all instances; None if nothing was compared.
-        fresh_ms: Recording, planning and forward: a minibatch of new instances.
-        kept_ms: Planning and forward: one of recordings that are kept.
-        limit_ms: The arithmetic of the cells' matrix products at the peak.
-        instances_per_s: By ``fresh_ms``.
-        percent_of_peak: Speed of the cells' matrix products, by the forward pass,
-            relative to the fastest product measured.
+        fresh_ms: Recording, planning and forward pass: a minibatch of new instances.
+        kept_ms: Planning and forward pass: a minibatch of existing recordings.
+        limit_ms: Time of the cells' matrix products at peak speed; None if the peak was
+            not measured.
+        instances_per_s: Instances per second at ``fresh_ms``.
+        percent_of_peak: Speed of the cells' matrix products in the forward pass, in
+            percent of the fastest product measured; None if the peak was not measured.
         host_percent: ``plan_ms`` in percent of ``forward_ms``.
-        noise_percent: Half the distance between the quartiles of ``forward_ms``.
-        ratio_to_exact: Median ratio to the forward pass of `exact` beside it; None if
-            that was not measured.
-        batches: Batches per minibatch; None where batches are not scheduled.
-        in_place_percent: Bytes of operands that are read as slices, of all.
-        program: What its program consists of; measured for `PLANNERS`.
-        train: Value and gradient; measured on request.
-        about: What the system is, and its weakness.
+        noise_percent: Half the interquartile range of ``forward_ms``, in percent.
+        ratio_to_exact: Median ratio to the forward pass of `exact` measured next to it;
+            None if `exact` was not measured.
+        batches: Batches per minibatch; None if the system schedules no batches.
+        in_place_percent: Percentage of operand bytes that are read as slices; None if
+            the system has no plans of edbatch.
+        program: Operation counts of its program; measured for `PLANNERS`.
+        train: Results of value and gradient; measured on request.
+        about: Description of the system and its weakness.
 
     Example:
         >>> from dataclasses import fields
@@ -96,10 +98,10 @@ class MinibatchFacts:
     """Means over the minibatches.
 
     Attributes:
-        instances: Instances.
-        nodes: Nodes.
-        lower_bound: Batches that no schedule goes below.
-        gflop: 10^9 operations of the cells' matrix products.
+        instances: Number of instances.
+        nodes: Number of nodes.
+        lower_bound: Lower bound on the number of batches.
+        gflop: Operations of the cells' matrix products, in 10^9.
 
     Example:
         >>> MinibatchFacts(64, nodes=2740.0, lower_bound=30.3, gflop=1.7).nodes
@@ -117,15 +119,15 @@ class BenchmarkResult:
     """The results of a benchmark.
 
     Attributes:
-        config: What was asked for.
-        policy: The policy of the system `edbatch`, and where it comes from.
-        device: What it ran on.
-        versions: Versions of packages.
-        minibatch: What the minibatches are like.
-        peak_gflops: Speed of the fastest matrix product, 10^9 per second; None if it
-            was not measured.
-        rows: The systems.
-        left_out: Systems that cannot run this workload, and why.
+        config: The configuration.
+        policy: Description of the policy of the system `edbatch`, with its origin.
+        device: The device and the machine.
+        versions: Versions of packages, by name.
+        minibatch: Facts about the minibatches.
+        peak_gflops: Speed of the fastest matrix product, in 10^9 operations per second;
+            None if it was not measured.
+        rows: Results of each system.
+        left_out: Reason for each system that cannot run this workload, by name.
 
     Example:
         >>> from edbatch.benchmark import BenchmarkConfig, run_benchmark
@@ -148,25 +150,25 @@ class BenchmarkResult:
     left_out: dict[str, str]
 
     def row(self, system: str) -> Row:
-        """Returns the row of a system that was measured.
+        """Returns the row of a measured system.
 
         Args:
-            system: Its name.
+            system: The name of the system.
 
         Returns:
-            Its row.
+            The row of the system.
         """
         return next(each for each in self.rows if each.system == system)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the result as JSON values; infinity and NaN by name."""
+        """Returns the result as JSON values; infinity and NaN become strings."""
         value = {name: _finite(each) for name, each in asdict(self).items()}
         value["config"]["data"] = [str(each) for each in self.config.data]
         return value
 
 
 def _finite(value: Any) -> Any:
-    """Returns a value with names in place of numbers that JSON does not have."""
+    """Replaces infinities and NaN, which JSON lacks, with strings."""
     if isinstance(value, dict):
         return {name: _finite(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,15 +1,15 @@
-"""The systems `scan` and `scan-sorted`: what JAX users write today.
+"""The systems `scan` and `scan-sorted`: the code JAX users write today.
 
-One program for one instance, under ``vmap``: all leaves at once, then a ``lax.scan``
-over the inner nodes, children before their parent, which reads and writes a buffer of
-node states, then the classifier at once. Instances are padded to the longest one, so
+They ``vmap`` a program for one instance: all leaves at once, then a ``lax.scan`` over
+the inner nodes, children before their parent, which reads and writes a buffer of node
+states, then the classifier, again at once. Instances are padded to the longest one, so
 the scan runs as many steps as the longest instance has inner nodes, each as wide as the
-minibatch: that is its weakness.
+minibatch. That is its weakness.
 
-Settings, measured on a tree-LSTM with 64 parses and hidden 128, CPU, forward relative
-to `exact`: a buffer of all nodes 3.6, a stack of the open nodes 6.5 (it scatters), a
-buffer indexed by hand without ``vmap`` 4.1. So it is a buffer under ``vmap``. Sorting a
-minibatch by length and scanning each quarter by itself brings 1.9 (halves 2.8, eighths
+Forward time relative to `exact` on a tree-LSTM with 64 parses and hidden 128, CPU: 3.6
+with a buffer of all nodes, 6.5 with a stack of the open nodes (it scatters), 4.1 with a
+buffer indexed by hand without ``vmap``. Hence the buffer under ``vmap``. Sorting the
+minibatch by length and scanning each quarter separately takes 1.9 (halves 2.8, eighths
 2.0); that is `scan-sorted`.
 """
 
@@ -45,7 +45,7 @@ from edbatch.errors import UnsupportedError
 from edbatch.graph import DataflowGraph, NodeType, TypeTable, merge
 from edbatch.measuring import add_up, half_squares
 
-_GRAIN = 8  # counts of nodes are rounded up to it, to compile less often
+_GRAIN = 8  # node counts are rounded up to a multiple of it, to compile less often
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Segment:
 
     Attributes:
         node_type: The type.
-        count: Nodes per instance, padding included, ``n``.
-        scanned: Whether they run one after the other.
+        count: Nodes per instance including padding, ``n``.
+        scanned: Whether the nodes run sequentially, in a scan.
         first: First row of each output in its arena.
     """
 
@@ -70,8 +70,8 @@ class Layout:
     """The static part of a scan.
 
     Attributes:
-        segments: Types in the order in which they run.
-        sizes: (array kind, rows) of each buffer of an instance.
+        segments: Segments in execution order.
+        sizes: (array kind, number of rows) of each buffer of an instance.
         kinds: Array kind of each output of the model.
     """
 
@@ -86,12 +86,12 @@ class ScanPlan:
 
     Attributes:
         graph: The instances.
-        places: Their places in the minibatch.
+        places: Their indices in the minibatch.
         layout: The static part.
         pools: External inputs by array kind, padded.
-        operands: Rows of buffers that nodes read, ``[B, n, slots]`` per segment.
-        externals: Rows of pools that nodes read, ``[B, n, slots]`` per segment.
-        columns: Rows of each output of the model, in the flattened buffers.
+        operands: Buffer rows that nodes read, ``[B, n, slots]`` per segment.
+        externals: Pool rows that nodes read, ``[B, n, slots]`` per segment.
+        columns: Rows of each output of the model in the flattened buffers.
     """
 
     graph: DataflowGraph
@@ -104,7 +104,7 @@ class ScanPlan:
 
     @property
     def arrays(self) -> tuple[Any, ...]:
-        """Inputs of the program beside the parameters."""
+        """Inputs of the program other than the parameters."""
         return self.pools, self.operands, self.externals, self.columns
 
 
@@ -116,7 +116,7 @@ class Scan(StagedSystem):
         "vmap over a post-order lax.scan, what JAX users write today; every instance"
         " is padded to the longest"
     )
-    parts = 1  # into which the minibatch, sorted by length, is divided
+    parts = 1  # number of parts of the minibatch, which is sorted by length
 
     def __init__(self, model: Callable[[Any, Any], Any], params: Any) -> None:
         super().__init__(model, params)
@@ -126,7 +126,7 @@ class Scan(StagedSystem):
         )
 
     def plan(self, recordings: Sequence[DataflowGraph]) -> list[ScanPlan]:
-        """Pads the instances of each part to the longest of them."""
+        """Pads the instances of each part to the longest one."""
         lengths = [each.num_nodes for each in recordings]
         order = np.argsort(lengths, kind="stable")
         return [
@@ -139,7 +139,7 @@ class Scan(StagedSystem):
         return [self._run(part.layout, self.params, *part.arrays) for part in plan]
 
     def train(self, plan: list[ScanPlan]) -> tuple[Array, Any]:
-        """Runs one program per part, and adds."""
+        """Runs one program per part and sums values and gradients."""
         return add_up(
             self._train(part.layout, self.params, *part.arrays) for part in plan
         )
@@ -258,7 +258,7 @@ def _pad_instances(places: np.ndarray, stages: Stages) -> ScanPlan:
         segments.append(Segment(group.node_type, count, scanned, tuple(first)))
 
     def spread(k: int, rows: np.ndarray) -> np.ndarray:
-        """Sorts ``[slots, n]`` rows of a segment by instance, and pads."""
+        """Arranges ``[slots, n]`` rows of a segment by instance, with padding."""
         padded = np.zeros((instances, segments[k].count, len(rows)), np.int32)
         padded[instance[groups[k][0].nodes], ranks[k]] = rows.T
         return padded
@@ -285,7 +285,7 @@ def _pad_instances(places: np.ndarray, stages: Stages) -> ScanPlan:
 
 
 def _scan_groups(stages: Stages) -> list[tuple[Group, bool]]:
-    """Joins the levels into one group, which runs step by step (True)."""
+    """Merges the levels into one scanned group; the flag is whether a group scans."""
     inner = {group.node_type for group in stages.levels}
     if len(inner) > 1:
         names = ", ".join(sorted(str(each.key) for each in inner))
@@ -301,7 +301,7 @@ def _scan_groups(stages: Stages) -> list[tuple[Group, bool]]:
 
 
 def _rank(instance: np.ndarray, instances: int) -> np.ndarray:
-    """Counts, for each node, the nodes before it that belong to its instance."""
+    """Returns each node's index within its instance; ``instance`` is sorted."""
     counts = np.bincount(instance, minlength=instances)
     starts = np.cumsum(counts) - counts
     return np.arange(len(instance)) - starts[instance]

@@ -1,7 +1,7 @@
-"""Base of the systems with a program written for one kind of graph.
+"""Base class of the systems whose program is written for one kind of graph.
 
-They record the model as edbatch does, since the author of such a program has to
-walk the instances as well, and then arrange arrays with NumPy.
+These systems record the model as edbatch does, since a hand-written program has to
+traverse the instances as well, and then arrange arrays with NumPy.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ from edbatch.plan.run import take_results
 
 
 class StagedSystem(ABC):
-    """A system that plans from recordings; subclasses say how.
+    """A system that plans from recordings; subclasses implement the planning.
 
     Attributes:
         model: The model for one instance.
@@ -38,7 +38,7 @@ class StagedSystem(ABC):
         """Records the model on each instance.
 
         Raises:
-            UnsupportedError: Its cells draw random numbers.
+            UnsupportedError: A cell of the model draws random numbers.
         """
         found = [
             record(self.model, self._types, [each], self._memory) for each in instances
@@ -53,27 +53,30 @@ class StagedSystem(ABC):
 
     @abstractmethod
     def plan(self, recordings: Sequence[DataflowGraph]) -> Any:
-        """Merges recordings and arranges the minibatch for `forward`, on the host."""
+        """Merges recordings and prepares the minibatch for `forward`, on the host."""
 
     @abstractmethod
     def forward(self, plan: Any) -> Any:
-        """Computes a minibatch's outputs."""
+        """Computes the outputs of a minibatch."""
 
     @abstractmethod
     def train(self, plan: Any) -> tuple[Array, Any]:
-        """Computes `half_squares` of a minibatch's outputs, and its gradient."""
+        """Computes `half_squares` of the outputs of a minibatch, and its gradient."""
 
     @abstractmethod
     def results(self, plan: Any, outcome: Any) -> list[Any]:
-        """Returns what the model returns, per instance, from what `forward` gave."""
+        """Converts the outcome of `forward` to the model's result for each instance."""
 
 
 def instance_results(graph: DataflowGraph, columns: Sequence[Array]) -> list[Any]:
-    """Takes the outputs of a minibatch apart.
+    """Splits the outputs of a minibatch by instance.
 
     Args:
         graph: The minibatch.
-        columns: For each of `graph.outputs.values()` its values, ``[n or more, ...]``.
+        columns: The values of each of `graph.outputs.values()`, ``[n or more, ...]``.
+
+    Returns:
+        The model's result for each instance.
     """
     values: dict[int, np.ndarray] = {}
     for (kind, ids), found in zip(graph.outputs.values(), columns, strict=True):

@@ -1,10 +1,11 @@
-"""Stages: a recorded minibatch in the order of a program written for it by hand.
+"""Divides a recorded minibatch into the stages of a hand-written batched program.
 
-A programmer who writes a batched program for one kind of graph computes everything that
-reads no other node (the leaves) in one wide operation, then the inner nodes level by
-level, and at last, again in one wide operation, whatever no other node reads (the
-classifier). The baselines `levels`, `exact` and `scan` are such programs. By hand one
-also puts the matrices of a cell's gates side by side, so they run packed cells.
+A batched program written for one kind of graph computes all nodes that read no other
+node (the leaves) in one wide operation, then the inner nodes level by level, and
+finally, again in one wide operation, all nodes that no other node reads (the
+classifier). The baselines `levels`, `exact` and `scan` are such programs. Hand-written
+code also concatenates the matrices of a cell's gates, so the baselines run packed
+cells.
 """
 
 from collections.abc import Iterable, Mapping
@@ -46,9 +47,9 @@ class Stages:
 
     Attributes:
         graph: The graph.
-        sources: Nodes that read no other node, a group per type.
-        levels: Inner nodes, level by level, a group per type of each level.
-        sinks: Nodes of types that no node reads, a group per type.
+        sources: Nodes that read no other node, one group per type.
+        levels: Inner nodes, level by level, one group per type of each level.
+        sinks: Nodes of types that no node reads, one group per type.
     """
 
     graph: DataflowGraph
@@ -58,25 +59,25 @@ class Stages:
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """All groups in the order in which they run."""
+        """All groups in execution order."""
         return self.sources + self.levels + self.sinks
 
     def operands(self, group: Group) -> np.ndarray:
-        """Values that each operand slot of a group reads; ``[slots, n]``."""
+        """Values read by each operand slot of a group; ``[slots, n]``."""
         slots = len(group.node_type.operand_kinds)
         start = self.graph.operand_start[group.nodes]
         return self.graph.operands[start[None] + np.arange(slots)[:, None]]
 
     def externals(self, group: Group) -> np.ndarray:
-        """Rows of pools that each external slot of a group reads; ``[slots, n]``."""
+        """Pool rows read by each external slot of a group; ``[slots, n]``."""
         slots = len(group.node_type.external_kinds)
         start = self.graph.external_start[group.nodes]
         rows = self.graph.external_rows[start[None] + np.arange(slots)[:, None]]
-        return rows + np.int32(1)  # behind the zero row
+        return rows + np.int32(1)  # after the zero row
 
     @cached_property
     def pools(self) -> dict[int, np.ndarray]:
-        """External inputs by array kind, behind a row of zeros."""
+        """External inputs by array kind, preceded by a zero row."""
         return {
             kind: np.concatenate([np.zeros_like(rows[:1]), rows])
             for kind, rows in self.graph.externals.items()
@@ -84,10 +85,10 @@ class Stages:
 
 
 def stage(graph: DataflowGraph) -> Stages:
-    """Puts a minibatch into stages.
+    """Divides a minibatch into stages.
 
     Returns:
-        Its stages. A node of a sink type runs last even if it could run earlier.
+        The stages. A node of a sink type runs last even if it could run earlier.
     """
     if not graph.num_nodes:
         return Stages(graph, (), (), ())
@@ -112,11 +113,11 @@ def stage(graph: DataflowGraph) -> Stages:
 
 
 def take(rows_of: Array, rows: Rows) -> Array:
-    """Reads rows; a slice where they are known to be consecutive.
+    """Reads rows, as a slice if they are constant and consecutive.
 
     Args:
         rows_of: ``[R, ...]``.
-        rows: Integers below R: a NumPy array is a constant of the program.
+        rows: Integers below R; a NumPy array is a constant of the program.
 
     Returns:
         ``rows.shape + rows_of.shape[1:]``.
@@ -129,7 +130,7 @@ def take(rows_of: Array, rows: Rows) -> Array:
 def pack_cells(
     types: TypeTable, node_types: Iterable[NodeType], params: Any
 ) -> list[Packed]:
-    """Computes what cells make of parameters alone, once per run of a minibatch."""
+    """Packs the parameters of each cell, once per run of a minibatch."""
     cells = (cell_program(each, types, packing=True) for each in node_types)
     return [cell.pack(params) for cell in cells]
 
@@ -148,11 +149,11 @@ def run_nodes(
     Args:
         types: The model's types.
         node_type: The type.
-        packed: What `pack_cells` gave for it.
+        packed: The packed parameters of the type, from `pack_cells`.
         arenas: Values by array kind.
         pools: External inputs by array kind.
-        operands: Rows of arenas per operand slot, ``[slots, n]``.
-        externals: Rows of pools per external slot, ``[slots, n]``.
+        operands: Arena rows per operand slot, ``[slots, n]``.
+        externals: Pool rows per external slot, ``[slots, n]``.
 
     Returns:
         One ``[n, ...]`` array per output.
@@ -171,7 +172,7 @@ def run_node(
     operands: Rows,
     externals: Rows,
 ) -> list[Array]:
-    """Runs one node: `run_nodes` with rows ``[slots]``, without the axis of nodes."""
+    """Runs one node: `run_nodes` without the node axis, with rows ``[slots]``."""
     inputs = _read_inputs(node_type, arenas, pools, operands, externals)
     found = cell_program(node_type, types, packing=True).run(packed, *inputs)
     return [jnp.asarray(each) for each in found]
@@ -201,7 +202,7 @@ def _read_inputs(
 
 
 def _rows(group: Slots, rows: Rows) -> Rows:
-    """Rows that one argument reads: ``[n]``, or ``[n, K]`` if it is a padded list."""
+    """Rows read by one argument: ``[n]``, or ``[n, K]`` if it is a padded list."""
     return rows[np.array(group.slots)].T if group.stacked else rows[group.slots[0]]
 
 
@@ -210,15 +211,18 @@ def write(arenas: Arenas, kind: int, row: Any, rows: Array) -> Arenas:
 
     Args:
         arenas: Values by array kind.
-        kind: Which arena.
+        kind: Array kind of the arena.
         row: The first row.
         rows: ``[n, ...]``.
+
+    Returns:
+        The arenas, with the rows written.
     """
     return {**arenas, kind: write_rows(arenas[kind], jnp.int32(row), rows)}
 
 
 def new_arenas(types: TypeTable, sizes: Mapping[int, int]) -> Arenas:
-    """Allocates arenas, not cleared but for row 0."""
+    """Allocates arenas; only row 0 is cleared."""
     arenas = {}
     for kind, rows in sizes.items():
         aval = types.avals[kind]

@@ -1,8 +1,8 @@
-"""Timing plans on a machine that is now faster and now slower.
+"""Times plans on a machine whose speed varies.
 
-Every run is timed beside one and the same plan, the standard, and only their ratio is
-kept. Microseconds come back at the end, by the standard's median time over the whole
-session: whatever else the machine did for a while then touches all times alike.
+Every run is timed next to a run of one fixed plan, the standard, and only their ratio
+is kept. At the end, the standard's median time over the whole session converts ratios
+to microseconds, so that a temporary load on the machine affects all times equally.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ class Stopwatch:
     """Times plans relative to a standard.
 
     Attributes:
-        standard: The plan that everything is compared with.
+        standard: The plan that all times are relative to.
     """
 
     def __init__(self, apply: Callable[[Plan], Any], standard: Plan) -> None:
@@ -31,10 +31,10 @@ class Stopwatch:
         """Runs the standard and then each plan, once.
 
         Args:
-            *plans: The plans, run before so that nothing is compiled.
+            *plans: The plans; their programs must already be compiled.
 
         Returns:
-            The time of each relative to the standard's; ``[plans] float64``.
+            The time of each plan relative to the standard's; ``[plans] float64``.
         """
         self._ms.append(self._time(self.standard))
         return np.array([self._time(plan) for plan in plans]) / self._ms[-1]
@@ -45,7 +45,7 @@ class Stopwatch:
 
     @property
     def standard_us(self) -> float:
-        """Microseconds of the standard: the median of its runs so far."""
+        """Median time of the standard so far, in microseconds."""
         return 1e3 * float(np.median(self._ms))
 
     def _time(self, plan: Plan) -> float:

@@ -1,4 +1,4 @@
-"""The systems that are compared: what each does with a minibatch."""
+"""The systems that a benchmark compares, and the steps of each."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -28,26 +28,26 @@ class System(Protocol):
 
     Attributes:
         name: Its name in `SYSTEMS`.
-        about: What it is, and its weakness, in one line.
+        about: Its description and weakness, in one line.
     """
 
     name: str
     about: str
 
     def record(self, instances: Sequence[Any]) -> Any:
-        """Walks instances; the result can be kept."""
+        """Records instances; the recordings can be reused."""
 
     def plan(self, recordings: Any) -> Any:
-        """Arranges a minibatch of recordings, on the host, from scratch."""
+        """Plans a minibatch of recordings on the host, from scratch."""
 
     def forward(self, plan: Any) -> Any:
-        """Computes the outputs, transfers of the plan included."""
+        """Computes the outputs, including the transfer of the plan."""
 
     def train(self, plan: Any) -> tuple[Any, Any]:
         """Computes `half_squares` of the outputs, and its gradient."""
 
     def results(self, plan: Any, outcome: Any) -> list[Any]:
-        """Takes what `forward` gave apart, per instance."""
+        """Splits the outcome of `forward` by instance."""
 
 
 class Batched:
@@ -86,7 +86,7 @@ class Batched:
         return [self.batched.record(each) for each in instances]
 
     def plan(self, recordings: Sequence[DataflowGraph]) -> Plan:
-        """Merges, schedules, lays out and encodes; nothing is cached."""
+        """Merges, schedules, lays out and encodes, without a cache."""
         return self.batched.plan(recordings)
 
     def forward(self, plan: Plan) -> Any:
@@ -94,7 +94,7 @@ class Batched:
         return self.batched.apply(self.params, plan, rng=self.rng)
 
     def train(self, plan: Plan) -> tuple[Any, Any]:
-        """Runs the plan and its gradient."""
+        """Runs the plan's forward and backward pass."""
         return self._train(self.params, plan)
 
     def results(self, plan: Plan, outcome: Any) -> list[Any]:
@@ -103,7 +103,7 @@ class Batched:
 
 
 class Unbatched:
-    """The model as written, one instance after the other; the specification."""
+    """The model as written, one instance after the other; the reference."""
 
     name = "unbatched"
     about = (
@@ -117,11 +117,11 @@ class Unbatched:
         self._rng = rng
 
     def record(self, instances: Sequence[Any]) -> list[Any]:
-        """Has nothing to record."""
+        """Records nothing: returns the instances."""
         return list(instances)
 
     def plan(self, recordings: list[Any]) -> list[Any]:
-        """Has nothing to plan."""
+        """Plans nothing: returns the instances."""
         return recordings
 
     def forward(self, plan: list[Any]) -> list[Any]:
@@ -130,7 +130,7 @@ class Unbatched:
             return [self._call(self.params, plan, k) for k in range(len(plan))]
 
     def train(self, plan: list[Any]) -> tuple[Any, Any]:
-        """Differentiates the model on each instance, and adds."""
+        """Differentiates the model on each instance and sums values and gradients."""
 
         def loss(params: Any, k: int) -> Any:
             return half_squares(self._call(params, plan, k))
@@ -140,7 +140,7 @@ class Unbatched:
             return add_up(step(self.params, k) for k in range(len(plan)))
 
     def _call(self, params: Any, instances: list[Any], k: int) -> Any:
-        """Calls the model on one instance, whose cells draw as in the minibatch."""
+        """Calls the model on one instance; cells draw the same numbers as batched."""
         if self._rng is None:
             return self.model(params, instances[k])
         with eb.cell_keys(self._rng, k):
@@ -163,12 +163,13 @@ def make_system(
     """Makes a system.
 
     Args:
-        name: Its name, of `SYSTEMS` or `PLANNERS`, or that of a policy.
+        name: The name of a system from `SYSTEMS` or `PLANNERS`, or of a policy.
         model: The model for one instance.
         params: Its parameters.
-        policy: The policy of the system ``edbatch``, and the one called ``learned``.
+        policy: The policy of the systems ``edbatch`` and `PLANNERS`, and the policy
+            called ``learned``.
         rng: A key, for cells that draw random numbers.
-        is_policy: Whether `name` is that of a policy.
+        is_policy: Whether `name` is the name of a policy.
 
     Raises:
         PolicyError: There is no such policy.

@@ -1,1 +1,1 @@
-"""The commands."""
+"""The commands `edbatch` and `train-policy`."""

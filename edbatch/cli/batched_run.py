@@ -1,4 +1,4 @@
-"""A workload over all instances, minibatch by minibatch, timed."""
+"""Runs a workload on all instances in minibatches, and times it."""
 
 import time
 from collections.abc import Sequence
@@ -25,18 +25,19 @@ def run_batched(
     *,
     keep: bool,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Runs a workload.
+    """Runs a workload on all instances, in minibatches.
 
     Args:
         workload: The workload.
         policy: The policy.
-        params: Its parameters.
+        params: The parameters of the workload.
         instances: The instances; the last minibatch may be smaller.
         batch_size: Instances per minibatch.
         keep: Whether to keep the results.
 
     Returns:
-        What it took, and the results by name; these are empty if not kept.
+        A report of times and counts, and the results by name; the latter are empty if
+        `keep` is false.
     """
     batched = eb.batch(workload.model, policy).bind(params)
     starts = range(0, len(instances), batch_size)
@@ -87,12 +88,12 @@ def join_results(results: Sequence[Any]) -> dict[str, np.ndarray]:
     """Joins the results of instances into named arrays.
 
     Args:
-        results: For each instance what the model returns: arrays, lists of arrays, or
-            dicts of them.
+        results: The model's result for each instance: arrays, lists of arrays, or dicts
+            of them.
 
     Returns:
-        For an array ``[n, ...]``; for a list the elements of all instances one after
-        the other, and ``<name>.lengths``, ``[n]``. A result without name is
+        For an array, ``[n, ...]``. For a list, the concatenated elements of all
+        instances, and ``<name>.lengths``, ``[n]``. An unnamed result is called
         ``output``.
 
     Example:

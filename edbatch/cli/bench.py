@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from edbatch.benchmark.procedure import Progress
     from edbatch.cli.task import Task
 
-# Two tables, of which each fits a narrow terminal: fields of a row, and their heads.
+# Two tables, each narrow enough for a small terminal: fields of a row and their heads.
 _SPEED = {
     "system": "system",
     "forward_ms": "forward",
@@ -33,7 +33,7 @@ _COST = {
     "percent_of_peak": "peak %",
     "max_abs_error": "max error",
 }
-# In their place where policies are compared: batches beside the time that they take.
+# Replaces `_SPEED` when policies are compared: batches next to the time they take.
 _POLICIES = {
     "system": "policy",
     "batches": "batches",
@@ -151,11 +151,11 @@ def bench(
     """Compare the speed of edbatch with other ways to batch.
 
     The model is a ready workload, tree-lstm by default, with random parameters, or
-    your own with those of --params. All systems run the same minibatches, taking
-    turns, warmed up, and their outputs are compared with the unbatched model. Times
-    are per minibatch; 'to exact' is the forward pass relative to a program that was
-    compiled for that very minibatch, 'max error' is over every output of every
-    instance. Keep the machine otherwise idle.
+    your own model with the parameters of --params. All systems are warmed up, then
+    take turns on the same minibatches; their outputs are compared with those of the
+    unbatched model. Times are per minibatch; 'to exact' is the forward pass relative
+    to a program compiled for exactly that minibatch, 'max error' is the maximum over
+    every output of every instance. Keep the machine otherwise idle.
 
     Example: edbatch bench --workload tree-lstm --hidden 128 --batch-size 64
 
@@ -206,7 +206,7 @@ def bench(
 
 
 def _check_comparison(systems: str | None, policies: str | None, planner: bool) -> None:
-    """Checks that one thing is compared."""
+    """Checks that at most one of --systems, --policies and --planner is given."""
     if planner and systems is not None:
         raise CommandError(
             "--planner names the systems itself but --systems is given, too; leave one"
@@ -246,7 +246,7 @@ def _run(config: "BenchmarkConfig", task: "Task | None") -> "BenchmarkResult":
 def _run_own(
     config: "BenchmarkConfig", progress: "Progress", task: "Task"
 ) -> "BenchmarkResult":
-    """Measures the user's own model, whose errors are one sentence."""
+    """Measures the user's own model, turning its errors into one sentence."""
     from edbatch.benchmark import MeasuredModel, run_benchmark
     from edbatch.benchmark.minibatches import with_arrays
     from edbatch.cli import user_code
@@ -300,7 +300,7 @@ def _print(result: "BenchmarkResult") -> None:
 
 
 def _print_shares(result: "BenchmarkResult") -> None:
-    """Prints what a minibatch takes in all, and where the time goes."""
+    """Prints the total time of a minibatch and its breakdown by stage."""
     limit = result.rows[0].limit_ms if result.rows else None
     heads = ["system", "fresh", "kept", "record %", "plan %", "run %"]
     rows: list[list[Any]] = []
@@ -369,7 +369,7 @@ def _print_programs(result: "BenchmarkResult") -> None:
 def _print_columns(
     result: "BenchmarkResult", columns: dict[str, str], title: str
 ) -> None:
-    """Prints those columns in which some system has a value."""
+    """Prints the columns in which at least one system has a value."""
     used = [
         name
         for name in columns

@@ -25,9 +25,10 @@ def cache(
 ) -> None:
     """Show or clear the cache of compiled programs.
 
-    Commands keep the programs that they compile in the user's cache folder, so that the
-    next run need not compile them. EDBATCH_CACHE_DIR names another folder, or 'off';
-    JAX_COMPILATION_CACHE_DIR, which JAX reads itself, comes first.
+    Commands store the programs that they compile in the user's cache folder, so that
+    the next run need not compile them again. Set EDBATCH_CACHE_DIR to another folder,
+    or to 'off' to disable the cache. JAX_COMPILATION_CACHE_DIR, which JAX itself
+    reads, takes precedence.
 
     Example: edbatch cache --clear
     """
@@ -65,7 +66,7 @@ def cache(
 
 
 def _problem(folder: Path) -> str | None:
-    """Says why no program can be kept in a folder; None if some can."""
+    """Returns why programs cannot be stored in a folder, or None if they can."""
     from edbatch.compilation.cache import broken_link
 
     if (link := broken_link(folder)) is not None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from edbatch.benchmark import Calibration
     from edbatch.cli.task import Task
 
-_SHOWN = 4  # widths in the table; the file has all
+_SHOWN = 4  # number of widths in the table; the file has all of them
 
 
 @options.spread
@@ -42,13 +42,13 @@ def calibrate(
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
-    """Measure what a model's operations cost, as a function of how many run together.
+    """Measure the cost of a model's operations as a function of batch size.
 
-    Fewer batches are faster only if they cost alike. This times each type of operation
-    in chunks of each width, inside the compiled program on this machine: 'fixed' is
-    what one batch more costs, the rest is paid per node whatever the schedule. The
-    times of other minibatches, as the costs predict them and as measured, tell how far
-    to trust them. Keep the machine otherwise idle.
+    Fewer batches are faster only if all batches cost the same. This command times each
+    type of operation in chunks of each width, inside the compiled program on this
+    machine. 'fixed' is the cost of one more batch; the rest of the cost is per node and
+    does not depend on the schedule. Predicted and measured times of other minibatches
+    show how accurate the costs are. Keep the machine otherwise idle.
 
     Example: edbatch calibrate --workload lattice-lstm --hidden 128 --out costs.json
     """
@@ -141,7 +141,7 @@ def _measure(
 
 
 def to_json(found: "Calibration", out: Path | None) -> dict[str, Any]:
-    """Returns costs and predictions as JSON values."""
+    """Converts costs and predictions to JSON values."""
     from dataclasses import asdict
 
     costs = found.costs

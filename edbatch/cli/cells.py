@@ -1,4 +1,4 @@
-"""The part of `edbatch inspect` that shows cells."""
+"""`edbatch inspect --cell`."""
 
 from typing import TYPE_CHECKING
 
@@ -8,7 +8,7 @@ from edbatch.cli.options import TaskOptions
 if TYPE_CHECKING:
     from edbatch.cell import CellDescription
 
-_SAMPLED = 64  # instances, to meet the types of operations
+_SAMPLED = 64  # instances to record, to find the types of operations
 
 
 def inspect_cells(
@@ -17,8 +17,8 @@ def inspect_cells(
     """Prints the cells of a model before and after packing.
 
     Raises:
-        EdbatchError: As `load_task`; or a hidden size is given for the user's own
-            model.
+        EdbatchError: Raised by `load_task`, or a hidden size is given for the user's
+            own model.
     """
     import edbatch as eb
     from edbatch.cell import describe_cells

@@ -125,28 +125,27 @@ def compare(
 ) -> None:
     """Compare a trained policy with the heuristics of the field.
 
-    All policies schedule the same minibatches, drawn by the seed. Printed are means:
-    batches per minibatch (fewer are better), the lower bound (no policy has fewer),
-    mean and worst ratio of the two, how often the policy met a state that training
-    never saw, and the time to find a schedule.
+    All policies schedule the same minibatches, drawn with the seed. The table shows
+    means: batches per minibatch (fewer are better), the lower bound (no policy has
+    fewer), the mean and worst ratio of the two, how often the policy met a state that
+    training never saw, and the time to find a schedule.
 
     The row 'learned' is what eb.batch runs: the policy with its guard, which takes the
     schedule of a heuristic where that has fewer batches; 'learned alone' is the policy
-    itself. 'searched' has a search on top, as eb.batch does it with search=. Batches
-    are counted, the model does not run; for the time that they take beside their number
-    see edbatch bench --policies.
+    itself. 'searched' adds a search, as eb.batch does with search=. Only batches are
+    counted; the model does not run. To measure their time as well, use edbatch bench
+    --policies.
 
-    With --exact come a bound that is proven to be closer to the fewest
-    possible batches, the mean ratio to it, and on how many minibatches the policy is
-    proven optimal. With --memory there is a row per policy and layout, of the model at
-    --hidden.
+    --exact adds a proven lower bound that is closer to the fewest possible batches, the
+    mean ratio to it, and the number of minibatches on which the policy is proven
+    optimal. --memory shows a row per policy and layout, for the model at --hidden.
 
-    With --serving a policy of train-policy --serving is compared, on requests that come
-    over time: the time from arrival to answer (mean and percentiles), and goodput, by
-    the heuristics in waves of 1, 8 and 32 batches between two looks for new requests
-    (the table has the best of them), by cells first come (the idea of BatchMaker), and
-    by running whole requests at once or in windows of 2, 5 and 10 ms. Requests are of
-    instances, and come at times, that training with the same seed did not see.
+    --serving compares a policy of train-policy --serving on requests that arrive over
+    time, by the time from arrival to answer (mean and percentiles) and by goodput. The
+    others are the heuristics in waves of 1, 8 and 32 batches between two checks for new
+    requests (the table has the best of them), cells in order of arrival (the idea of
+    BatchMaker), and whole requests, run at once or in windows of 2, 5 and 10 ms.
+    Instances and arrival times are ones that training with the same seed did not see.
 
     Example: edbatch compare --workload tree-lstm --data trees.ptb --policy tree.json
     """
@@ -207,12 +206,12 @@ def compare(
 
 
 def _samples_of_training(policy: "Policy") -> int:
-    """Returns how many instances the training of a policy asked for.
+    """Returns how many instances the training of a policy requested.
 
-    Their division depends on it.
+    The division of the instances depends on this number.
 
     Raises:
-        CommandError: The policy keeps no record of a training.
+        CommandError: The policy has no training record.
     """
     from edbatch.cli.minibatches import samples_to_divide
     from edbatch.cli.one_sentence import CommandError
@@ -230,7 +229,7 @@ def _samples_of_training(policy: "Policy") -> int:
 def _draw(
     task: "Task", sizes: list[int], minibatches: int, seed: int, held_out: bool
 ) -> "dict[int, Drawn]":
-    """Draws the minibatches of each size, perhaps from what training did not see."""
+    """Draws the minibatches of each size, with --held-out from held-out instances."""
     import numpy as np
 
     from edbatch.cli.minibatches import draw, say_if_repeated, split
@@ -274,7 +273,7 @@ def _compare_batches(
     search_ms: float,
     exact: bool,
 ) -> "tuple[dict[int, list[Comparison]], list[dict[str, Any]]]":
-    """Returns the comparisons by size of the minibatches, and the rows to show."""
+    """Returns the comparisons by minibatch size, and the rows to show."""
     from edbatch.cli.minibatches import record
     from edbatch.cli.rows import add_optima, as_rows, comparisons
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     )
 
 _REQUESTS = 2000
-_NAMED = 4  # operations in a message
-# Seeds of the requests that are compared on; those of training begin elsewhere.
+_NAMED = 4  # operations named in a message
+# Seeds of the requests of a comparison; the seeds of training are different.
 _COMPARED_SEEDS = (2_000_001, 2_000_002, 2_000_003)
 
 
@@ -71,7 +71,7 @@ def compare_for_serving(
             seeds=[seed + each for each in _COMPARED_SEEDS],
             deadline_ms=deadline_ms,
         )
-    if len(files) > 1:  # both are called after what they are, often the same
+    if len(files) > 1:  # policies are named by their kind, so both may have one name
         names = dict(enumerate(_names(files)))
         rows = [
             replace(row, policy=names.get(place % len(bound), row.policy))
@@ -104,10 +104,10 @@ def _check_types(
     asked: "tuple[TypeKey, ...]",
     server: SimulatedServer,
 ) -> None:
-    """Says which operations of the model a policy was not trained on.
+    """Reports the operations of the model that a policy was not trained on.
 
     Raises:
-        CommandError: It was trained on none of them.
+        CommandError: The policy was trained on none of them.
     """
     cells = {(each.cell, each.path) for each in known}
     unknown = [each for each in asked if (each.cell, each.path) not in cells]
@@ -127,13 +127,13 @@ def _check_types(
 
 
 def outcome(rows: "list[ServingScore]") -> str:
-    """Says at one rate how a learned policy stands to the best heuristics.
+    """Compares a learned policy with the best heuristics at one rate, in a sentence.
 
     Args:
-        rows: Of the learned policy first, then of the heuristics.
+        rows: The row of the learned policy, then those of the heuristics.
 
     Returns:
-        A sentence.
+        The sentence.
     """
     learned, *others = rows
     parts = []
@@ -157,7 +157,7 @@ def outcome(rows: "list[ServingScore]") -> str:
 def _rounded(row: "ServingScore", capacity: float) -> dict[str, Any]:
     values = asdict(row)
     for name, value in values.items():
-        if isinstance(value, float):  # null where the simulation was given up
+        if isinstance(value, float):  # null if the simulation was abandoned
             values[name] = round(value, 4) if math.isfinite(value) else None
     return values | {"load": round(row.rate / capacity, 4)}
 
@@ -184,13 +184,13 @@ def _print_rate(
 
 
 def shown_rows(rows: "list[ServingScore]", learned: int = 0) -> "list[ServingScore]":
-    """Keeps of each heuristic the length of waves with the smallest 99th percentile.
+    """Keeps, for each heuristic, the wave length with the smallest 99th percentile.
 
-    Those with the smallest mean and the fewest late answers of all stay, too.
+    The rows with the smallest mean and with the fewest late answers are kept, too.
 
     Args:
-        rows: At one rate.
-        learned: So many at the beginning are of learned policies, and stay.
+        rows: The rows at one rate.
+        learned: Number of rows of learned policies at the beginning; all are kept.
 
     Returns:
         The rows to show.
@@ -216,7 +216,7 @@ def _lateness(row: "ServingScore") -> tuple[float, float]:
 
 
 def _names(files: list[str | Path]) -> list[str]:
-    """Names policies by their files, and by whole paths where these are alike."""
+    """Names policies by file name, or by whole path if file names collide."""
     names = [Path(each).name for each in files]
     return names if len({*names}) == len(names) else [str(each) for each in files]
 

@@ -34,28 +34,28 @@ __all__ = [
     "tracked",
 ]
 
-# What was stdout before `json_alone`.
+# The stream that was stdout before `json_alone`.
 _STDOUT: ContextVar[TextIO | None] = ContextVar("stdout", default=None)
 
 
 def stderr() -> Console:
-    """Returns the console for everything that is not the result."""
+    """Returns the console for everything except the result."""
     return new_console(stderr=True)
 
 
 def say(message: str) -> None:
-    """Tells the user something beside the result."""
+    """Prints a message, which is not part of the result, to stderr."""
     stderr().print(Text(printable(message)), soft_wrap=True)
 
 
 def print_out(message: str) -> None:
-    """Prints a part of the result for people."""
+    """Prints human-readable text of the result to stdout."""
     new_console().print(Text(printable(message)))
 
 
 @contextmanager
 def stage(message: str) -> Iterator[None]:
-    """Shows what is being done: a spinner on a terminal, else one line."""
+    """Shows the current step: a spinner on a terminal, otherwise one line."""
     console = stderr()
     if console.is_terminal:
         with console.status(Text(f"{message} ...")):
@@ -69,7 +69,10 @@ def progress_bar(*columns: str) -> Progress:
     """Makes a progress bar on stderr.
 
     Args:
-        *columns: More columns, as formats of the task: ``"{task.fields[loss]}"``.
+        *columns: Additional columns, as format strings: ``"{task.fields[loss]}"``.
+
+    Returns:
+        The progress bar.
     """
     return Progress(
         TextColumn("{task.description}"),
@@ -82,14 +85,14 @@ def progress_bar(*columns: str) -> Progress:
 
 
 def tracked(items: Sequence[Any], description: str) -> Iterator[Any]:
-    """Yields items under a progress bar."""
+    """Yields items while showing a progress bar."""
     with progress_bar() as bar:
         yield from bar.track(items, description=description)
 
 
 @contextmanager
 def json_alone() -> Iterator[None]:
-    """Sends to stderr what anything but `print_json` prints, such as a user's model."""
+    """Redirects prints to stderr, such as those of a user's model; not `print_json`."""
     token = _STDOUT.set(sys.stdout)
     try:
         with redirect_stdout(sys.stderr):
@@ -99,7 +102,7 @@ def json_alone() -> Iterator[None]:
 
 
 def print_json(value: Any) -> None:
-    """Prints a result for machines, the only thing on stdout: all of it, or nothing."""
+    """Prints the result as JSON, the only output on stdout: all of it or nothing."""
     text = json.dumps(value, indent=2, allow_nan=False) + "\n"
     out = _STDOUT.get() or sys.stdout
     with deferred_interrupt():
@@ -108,7 +111,7 @@ def print_json(value: Any) -> None:
 
 
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
-    """Prints names and values, one pair per line."""
+    """Prints pairs of name and value, one per line."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")

@@ -36,10 +36,10 @@ def demo(
 ) -> None:
     """Show what edbatch does, in about a minute.
 
-    Shows where the default policy suffices, trains one where it does not, for a
-    tree-LSTM of two compositions on generated trees, saves it, compares it with the
-    heuristics, runs the model in minibatches under it, and checks the results against
-    the model itself.
+    Shows a model for which the default policy suffices. For a tree-LSTM with two
+    compositions, where it does not, trains a policy on generated trees, saves it,
+    compares it with the heuristics, runs the model in minibatches with it, and checks
+    the results against the unbatched model.
     """
     from edbatch.cli.demo_tour import Tour
     from edbatch.cli.kernel_process import planning_compiled_beside, wait_for
@@ -79,7 +79,7 @@ def demo(
 
 
 def _count(tour: "Tour", batch_size: int, tell: Tell) -> dict[str, float]:
-    """Shows where the default policy suffices; returns its batches and the bound."""
+    """Shows that the default policy suffices; returns its batches and the bound."""
     plain = tour.count_plain()
     met = plain["batches"] == plain["lower_bound"]
     tell(
@@ -92,7 +92,7 @@ def _count(tour: "Tour", batch_size: int, tell: Tell) -> dict[str, float]:
 
 
 def _train(tour: "Tour", tell: Tell) -> None:
-    """Trains a policy where it does not."""
+    """Trains a policy for the model for which the default does not suffice."""
     from edbatch.cli.train_policy import describe_outcome
 
     tell(
@@ -107,7 +107,7 @@ def _train(tour: "Tour", tell: Tell) -> None:
 
 
 def _run(tour: "Tour", hidden: int, tell: Tell) -> dict[str, Any]:
-    """Runs the model under the policy, and checks its results; returns what it saw."""
+    """Runs the model with the policy, checks its results, and returns the figures."""
     tell(
         f"\n4. Load the saved policy and run the model under it, hidden size {hidden}."
     )

@@ -34,13 +34,14 @@ class Tour:
     """The state that the steps share.
 
     Attributes:
-        path: Where the policy is saved.
+        path: The file of the policy.
         workload: The model.
         hidden: Its hidden size.
         seed: Seed of its parameters.
-        trees: Generated trees.
+        trees: The generated trees.
         graphs: Graphs of minibatches: to train on, to validate on, to compare on.
-        plain_graphs: Graphs of the last ones for a tree-LSTM of one composition.
+        plain_graphs: Graphs of the minibatches to compare on, for a tree-LSTM with one
+            composition.
         batch_size: Trees per minibatch.
     """
 
@@ -57,7 +58,7 @@ class Tour:
     def start(
         cls, folder: Path | None, hidden: int, batch_size: int, seed: int
     ) -> "Tour":
-        """Generates trees and records the model on them."""
+        """Generates trees, and records the model on them."""
         if folder is None:
             folder = Path(tempfile.mkdtemp(prefix="edbatch-demo-"))
         path = folder / "tree-lstm-2type.json"
@@ -90,7 +91,7 @@ class Tour:
         return len(self.trees)
 
     def count_plain(self) -> dict[str, float]:
-        """Batches of a tree-LSTM of one composition, by the default policy."""
+        """Counts the default policy's batches for a tree-LSTM with one composition."""
         with stage("Scheduling by greedy"):
             [greedy] = compare([Greedy()], self.plain_graphs, repeats=1)
         return {"batches": greedy.mean_batches, "lower_bound": greedy.mean_lower_bound}
@@ -122,19 +123,19 @@ class Tour:
         return self.workload.init_params(jax.random.key(self.seed), self.hidden)
 
     def compile_unbatched(self) -> None:
-        """Compiles what the model of one tree runs, and its gradient."""
+        """Compiles the unbatched model and its gradient."""
         with jitted_cells(exact=True):
             self._sum_of_outputs(self.params)
             jax.grad(self._sum_of_outputs)(self.params)
 
     def _sum_of_outputs(self, params: Any) -> Any:
-        """Of one tree by itself."""
+        """Sums the outputs of the unbatched model for one tree."""
         outputs = self.workload.model(params, self.trees[0])
         return sum(each.sum() for each in jax.tree.leaves(outputs))
 
     @cached_property
     def batched(self) -> eb.Batched:
-        """The model under the saved policy."""
+        """The model with the saved policy."""
         return eb.batch(self.workload.model, self.path, sizes=_SIZES)
 
     @fine_only
@@ -147,7 +148,7 @@ class Tour:
         with stage("Compiling"):
             first_ms = [timed(batched, self.params, each)[1] for each in chunks[:2]]
         with stage("Running"):
-            compiled = chunks[2:] or chunks  # all, where there are few
+            compiled = chunks[2:] or chunks  # all, if there are only a few
             batched_ms = [timed(batched, self.params, each)[1] for each in compiled]
             few = self.trees[:8]
             with jitted_cells():
@@ -167,7 +168,7 @@ class Tour:
         minibatch = self.trees[: self.batch_size]
         with stage("Comparing with the model of one tree"):
             outputs = eb.verify(self.batched, self.params, minibatch, gradients=False)
-            # Its fine gradient takes ten seconds to compile, for one run.
+            # The fine program of the gradient would take ten seconds to compile.
             few = eb.verify(
                 self.batched, self.params, minibatch[:_CHECKED_GRADIENTS], tier="coarse"
             )

@@ -45,11 +45,12 @@ def explain(
 ) -> None:
     """Explain what a minibatch costs, type by type, and what keeps types apart.
 
-    A row is a type of operation, written as cell@parameters/number of operands: its
-    nodes, its batches and the least that any schedule has; rows of padding, and bytes
-    of operands that lie where the batch reads them; multiplications and additions of
-    matrix products. Then come types of one cell that share no batch although they
-    could, why, how many batches they would have as one type, and what to change.
+    Each row is a type of operation, written as cell@parameters/number of operands: its
+    nodes; its batches, and the least that any schedule needs; padding rows; bytes of
+    operands that batches read in place; multiplications and additions of matrix
+    products. Then follows a list of types of one cell that could share batches but do
+    not: the reason, the number of batches they would have as one type, and what to
+    change.
 
     Example: edbatch explain --workload lattice-lstm --measure --plot batches.png
     """
@@ -105,7 +106,7 @@ def _check(measure: bool, costs: Path | None, plot: Path | None) -> None:
 
 
 def _hidden_of(known: "CostModel", file: Path, hidden: int | None) -> int | None:
-    """Returns the length of states that costs were measured with, if they tell."""
+    """Returns the hidden size that the costs were measured with, if it is recorded."""
     record = known.record
     if record is None or record.hidden is None:
         return hidden
@@ -123,7 +124,7 @@ def _hidden_of(known: "CostModel", file: Path, hidden: int | None) -> int | None
 def _explain(
     batched: "Batched", task: "Task", minibatch: list[Any], measure: bool
 ) -> "Explanation":
-    """Explains a minibatch; an error of the user's model says that it is one."""
+    """Explains a minibatch, attributing errors of the user's model to the model."""
     from edbatch.cli import user_code
     from edbatch.cli.minibatches import paths_are_known
 
@@ -141,7 +142,7 @@ def _explain(
 
 
 def _filled(params: Any) -> Any:
-    """Puts small random numbers where only shapes are known: time matters alone."""
+    """Fills parameters given as shapes with small random numbers, for timing only."""
     import jax
     import jax.numpy as jnp
     import numpy as np

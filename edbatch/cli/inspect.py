@@ -66,15 +66,15 @@ def inspect(
 ) -> None:
     """Show the actions of a policy, or how cells are packed.
 
-    A state is what the policy sees of the operations that are ready to run: their
-    types, a type being written as cell@parameters/number of operands. With the encoding
-    'fall' these are the two types whose batches lower a bound on what remains most, the
+    A state is the policy's view of the operations that are ready to run: their types,
+    each written as cell@parameters/number of operands. With the encoding 'fall' these
+    are the two types whose batches most reduce a bound on the remaining batches, the
     better one first. For each state the policy names the type that runs next. Visits
-    count how often training was there; the value is the return that it expected.
+    count how often training was in the state; the value is the expected return.
 
-    With --cell, each type of operation that the model needs for its data is a row:
-    products of one instance as they are written and as they run, and the size of what
-    is put together from parameters once per call.
+    With --cell, each row is a type of operation that occurs in the model's data: the
+    products of one instance as written and as run, and the size of the weights that
+    are packed once per call.
 
     Example: edbatch inspect tree.json --plot tree.png
 
@@ -168,7 +168,7 @@ def _print_policy(policy: "StateMachine", name: str, limit: int) -> None:
 
 
 def _curve(record: "TrainingRecord") -> str:
-    """Says in words what a picture of the training shows."""
+    """Summarizes the training curve in words."""
     if not record.curve:
         return "no evaluation"
     (_, first), *others = record.curve
@@ -182,15 +182,15 @@ def _curve(record: "TrainingRecord") -> str:
 
 
 def frontier_text(encoding: str, labels: list[str]) -> str:
-    """Writes an encoded frontier for people.
+    """Formats an encoded frontier as readable text.
 
     Args:
         encoding: The encoding.
         labels: Names of the types, in the order of the encoding.
 
     Returns:
-        For example ``compose/4 > leaf/0``: more of the first than of the second, or,
-        for `"fall"`, a batch of the first lowers the bound by more.
+        For example ``compose/4 > leaf/0``: more nodes of the first than of the second,
+        or, for ``"fall"``, a batch of the first reduces the bound more.
 
     Example:
         >>> frontier_text("max", ["leaf/0", "compose/4", "leaf/0"])

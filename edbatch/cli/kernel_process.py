@@ -1,8 +1,9 @@
-"""A process that compiles the loops of planning, beside what a command does first.
+"""Compiles the loops of planning in a background process, while a command trains.
 
-Numba compiles one function at a time in a process, and keeps what it compiled for the
-others. Planning the first minibatch after an installation waits for a minute; where a
-command trains a policy before, that time passes meanwhile, on another core.
+Numba compiles one function at a time per process, and caches compiled functions for
+other processes. After an installation, planning the first minibatch waits a minute for
+these compilations. If a command trains a policy first, they can run at the same time,
+on another core.
 """
 
 import os
@@ -15,8 +16,8 @@ from typing import Literal
 
 from edbatch.memory_planner.alignment_search import best_alignment
 
-# The process ends with the command, however that ends: its end closes the pipe. Not by
-# a read of `sys.stdin`, which would hold a lock of Python's at the exit.
+# The process ends with the command, however the command ends, because that closes the
+# pipe. It reads the descriptor: a read of `sys.stdin` would hold a Python lock at exit.
 _CODE = """
 import os, threading
 watch = lambda: (os.read(0, 1), os._exit(1))
@@ -28,12 +29,12 @@ plan_once()
 
 @contextmanager
 def planning_compiled_beside() -> Iterator["subprocess.Popen[bytes] | None"]:
-    """Compiles the loops of planning in another process while this context lasts.
+    """Compiles the loops of planning in another process within this context.
 
     Yields:
-        The process, or None where the loops are compiled already, or none can be
-        started. Whoever plans waits for its end, see `wait_for`; where it fails,
-        planning compiles.
+        The process, or None if the loops are compiled already or no process can be
+        started. Call `wait_for` before planning. If the process fails, planning
+        compiles the loops itself.
     """
     process = None if _is_compiled() else _start()
     try:
@@ -45,13 +46,13 @@ def planning_compiled_beside() -> Iterator["subprocess.Popen[bytes] | None"]:
 
 
 def wait_for(process: "subprocess.Popen[bytes]") -> None:
-    """Waits until a process has planned, and compiles other loops meanwhile.
+    """Waits for the background process, and compiles other loops in the meantime.
 
-    The search of alignments is most of its work; encoding, which comes after it, and
-    the default policy are left to this process.
+    The background process spends most of its time on the search of alignments. This
+    process compiles the default policy, and the encoding, which follows the search.
 
     Args:
-        process: What `planning_compiled_beside` yielded.
+        process: The process yielded by `planning_compiled_beside`.
     """
     if process.poll() is None:
         plan_once("greedy", "schedule")
@@ -62,11 +63,11 @@ def plan_once(
     policy: Literal["greedy", "depth"] = "depth",
     layout: Literal["auto", "schedule"] = "auto",
 ) -> None:
-    """Plans a minibatch, and runs nothing. What the process does.
+    """Plans a minibatch without running it. This is the work of the process.
 
     Args:
-        policy: As of `edbatch.batch`; that of depths has the shortest loops.
-        layout: As of `edbatch.Planner`; alignments are searched for ``"auto"`` alone.
+        policy: As in `edbatch.batch`; ``"depth"`` has the shortest loops to compile.
+        layout: As in `edbatch.Planner`; only ``"auto"`` searches alignments.
     """
     import jax
     import numpy as np
@@ -82,7 +83,7 @@ def plan_once(
 
 
 def _is_compiled() -> bool:
-    """Whether Numba has kept the largest of these loops, or compiles nothing."""
+    """Whether Numba has cached the largest of these loops, or is disabled."""
     function = getattr(best_alignment, "py_func", None)
     if function is None:  # NUMBA_DISABLE_JIT
         return True

@@ -1,6 +1,6 @@
 """The commands `edbatch` and `train-policy`.
 
-Commands import what they need when they run, so that ``--help`` does not wait for it.
+Commands import their dependencies when they run, so that ``--help`` is fast.
 """
 
 import io
@@ -50,10 +50,10 @@ def edbatch(
 ) -> None:
     """Automatic batching of dynamic neural networks on JAX.
 
-    New here? `edbatch demo` shows in a minute what this does.
+    New here? `edbatch demo` shows in a minute what edbatch does.
 
-    A command that cannot do what was asked says so in a sentence and exits with code 2;
-    with EDBATCH_DEBUG=1 in the environment it ends with Python's traceback and code 1.
+    A command that fails prints one sentence and exits with code 2; with EDBATCH_DEBUG=1
+    in the environment it ends with Python's traceback and code 1.
     """
     if version:
         from importlib import metadata
@@ -98,14 +98,14 @@ def _run(command: typer.Typer, name: str) -> None:
 
 
 def _open_closed_streams() -> None:
-    """Lets what is printed go nowhere if the command was started without a stream."""
+    """Opens the null device for a stream that the command was started without."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _print_what_can_be_encoded() -> None:
-    """Prints a question mark for a character that the output has none for."""
+    """Replaces characters that stdout cannot encode with question marks."""
     out = sys.stdout
     if isinstance(out, io.TextIOWrapper) and out.errors == "strict":
         out.reconfigure(errors="replace")

@@ -1,4 +1,4 @@
-"""Rows of `edbatch compare --memory`: what layouts of minibatches cost."""
+"""Rows of `edbatch compare --memory`: the memory cost of layouts."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from edbatch.memory_planner import Sizes, plan_layout, report_memory
 from edbatch.memory_planner.planner import LAYOUTS
 from edbatch.schedule import Policy
 
-# What fits a narrow terminal; JSON has all of them.
+# Columns that fit a narrow terminal; JSON output has all fields.
 _HEADS = {
     "policy": "policy",
     "layout": "layout",
@@ -28,16 +28,16 @@ _HEADS = {
 def memory_rows(
     policies: Mapping[str, Policy], graphs: Sequence[DataflowGraph], batch_size: int
 ) -> list[dict[str, Any]]:
-    """Lays minibatches out as policies schedule them.
+    """Schedules minibatches with each policy, and lays them out with each method.
 
     Args:
-        policies: The policies, by what their rows call them.
-        graphs: The minibatches, with the sizes that the model really has.
-        batch_size: Their number of instances, for the rows.
+        policies: The policies, by their label in the rows.
+        graphs: The minibatches, with the model's real array sizes.
+        batch_size: Instances per minibatch, for the rows.
 
     Returns:
-        A row per policy and layout: means over the minibatches of the numbers of
-        `MemoryReport`; the bytes of arenas with `reuse`; and the time of the layout.
+        One row per policy and layout, with means over the minibatches: the fields of
+        `MemoryReport`, the arena bytes with `reuse`, and the time of the layout.
     """
     rows = []
     for label, policy in policies.items():

@@ -1,4 +1,4 @@
-"""Minibatches to train and to compare policies on: drawn by seed, recorded once."""
+"""Draws and records minibatches to train and compare policies on."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,18 +15,18 @@ from edbatch.errors import raising_line
 from edbatch.graph import DataflowGraph, GraphStructure
 from edbatch.graph.recorder import AsksForValueError
 
-# Of the instances, to validate policies on during training, and as many held out.
+# Share of the instances for validation during training; the held-out share is the same.
 SHARE = 0.2
-_LEAST = 500  # a fifth of fewer may be all alike
+_LEAST = 500  # with fewer instances, the graphs of a fifth may all be alike
 
 Drawn = list[NDArray[np.int64]]  # the instances of each minibatch, by their index
 
 
 def samples_to_divide(drawn: int) -> int:
-    """Returns how many instances to ask for, where they are divided by `split`.
+    """Returns how many instances to sample if they are divided by `split`.
 
     Args:
-        drawn: How many minibatches hold in all.
+        drawn: Total number of instances in the minibatches.
 
     Example:
         >>> samples_to_divide(64), samples_to_divide(512)
@@ -69,10 +69,12 @@ def draw(
 
     Args:
         indices: The instances to draw from.
-        size: Instances per minibatch. No instance is in one twice, unless there are
-            fewer instances than that.
+        size: Instances per minibatch. They are distinct unless `indices` has fewer.
         count: Number of minibatches.
         rng: The random generator.
+
+    Returns:
+        The indices of each minibatch.
 
     Example:
         >>> [batch] = draw(np.arange(5), 5, 1, np.random.default_rng(0))
@@ -84,11 +86,11 @@ def draw(
 
 
 def say_if_repeated(size: int, *counts: int) -> None:
-    """Says that a minibatch holds an instance more than once, where it must.
+    """Warns if minibatches must contain an instance more than once.
 
     Args:
         size: Instances per minibatch.
-        *counts: How many instances there are to draw from, in each part of the data.
+        *counts: Number of instances to draw from, in each part of the data.
     """
     if min(counts) < size:
         few = min(counts)
@@ -100,21 +102,28 @@ def say_if_repeated(size: int, *counts: int) -> None:
 
 
 def record(task: Task, *groups: Drawn) -> list[list[GraphStructure]]:
-    """As `record_graphs`, but returns what policies see of the graphs."""
+    """Like `record_graphs`, but returns only the structures, which policies read."""
     return [
         [each.structure for each in group] for group in record_graphs(task, *groups)
     ]
 
 
 def record_graphs(task: Task, *groups: Drawn) -> list[list[DataflowGraph]]:
-    """Records the instances that were drawn, each once, and merges the minibatches.
+    """Records each drawn instance once, and merges the recordings of each minibatch.
 
-    Those without a node, whose instances call no cell, are left out, and that is said:
-    there is nothing to schedule.
+    Minibatches without nodes, whose instances call no cell, are left out with a
+    message, because there is nothing to schedule.
+
+    Args:
+        task: The model and its instances.
+        *groups: Groups of minibatches, as indices of instances.
+
+    Returns:
+        The graphs of each group.
 
     Raises:
-        EdbatchError: The model cannot be recorded, or all minibatches of a group are
-            without a node.
+        EdbatchError: The model cannot be recorded, or no minibatch of a group has a
+            node.
     """
     batched = eb.batch(task.model).bind(task.params)
     used = sorted({int(k) for group in groups for batch in group for k in batch})
@@ -142,7 +151,7 @@ def record_graphs(task: Task, *groups: Drawn) -> list[list[DataflowGraph]]:
 
 @contextmanager
 def paths_are_known() -> Iterator[None]:
-    """Says what a command does with a model that decides on the way."""
+    """Turns the error of a model that asks for values into a `CommandError`."""
     try:
         yield
     except AsksForValueError as error:

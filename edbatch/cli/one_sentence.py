@@ -1,4 +1,4 @@
-"""Errors of commands: one sentence on stderr and exit code 2, no traceback."""
+"""Reports errors of commands as one sentence on stderr, with exit code 2."""
 
 import errno
 import os
@@ -18,32 +18,40 @@ from edbatch.ctrl_c import EXIT_INTERRUPTED, kill_as_ctrl_c
 from edbatch.errors import EdbatchError, raising_frame, raising_line, shown
 
 EXIT_ERROR = 2
-EXIT_CLOSED_PIPE = 141  # as of a program that SIGPIPE has ended
+EXIT_CLOSED_PIPE = 141  # exit code of a program that SIGPIPE has ended
 DEBUG = "EDBATCH_DEBUG"
 JAX_FOLDER = "jax_compilation_cache_dir"
-_MOST = 2**31 - 1  # of whole numbers in options; no array has a longer axis
+_MOST = 2**31 - 1  # maximum of integer options; no array has a longer axis
 _LIMITS = frozenset({"max_body_bytes", "max_nodes", "max_waiting", "max_in_flight"})
 _ONCE = frozenset({"policy", "model", "workload", "instances", "params"})
 _LAST_SEED = 2**63 - 1
 _OUT_OF_MEMORY = "Out of memory"  # in the text of JAX's error, which has no class
-_SHOWN = 120  # characters of an error
-_OF_OWN_MODELS = ("--model", "--instances")  # where a command has them
+_SHOWN = 120  # characters of an error message
+_OF_OWN_MODELS = ("--model", "--instances")  # some commands do not have them
 
 
 class CommandError(EdbatchError, ValueError):
-    """A command was asked for something that it cannot do."""
+    """A command cannot do what its options request."""
 
 
 class OneSentenceCommand(TyperCommand):
-    """A command that fails as this module says."""
+    """A command whose errors are reported in one sentence."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Reads the options; those that name what is worked on come once.
+        """Parses the options; those that name the model and its data may occur once.
 
-        Of others the last is taken, so that a script's may be followed by one's own.
+        Of other options the last occurrence counts, so that a user can override the
+        options of a script.
+
+        Args:
+            ctx: The context of the command.
+            args: The command line arguments.
+
+        Returns:
+            The remaining arguments.
 
         Raises:
-            CommandError: One is given twice, as if two were compared.
+            CommandError: Such an option is given twice.
         """
         _, _, order = self.make_parser(ctx).parse_args(args=[*args])
         for each in order:
@@ -56,9 +64,13 @@ class OneSentenceCommand(TyperCommand):
         return found
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs the command, unless a whole number is beyond all that fits memory.
+        """Runs the command.
 
-        What ends its process is taken for Ctrl-C, which cuts no file in two.
+        Signals that end the process are handled like Ctrl-C, which leaves no file
+        half-written.
+
+        Raises:
+            CommandError: An integer option exceeds its maximum.
         """
         ctx.with_resource(kill_as_ctrl_c())
         for name, value in ctx.params.items():
@@ -78,10 +90,10 @@ class OneSentenceCommand(TyperCommand):
 
 
 class CachedCommand(OneSentenceCommand):
-    """A command that keeps the programs that it compiles for the next one."""
+    """A command that stores compiled programs for later commands."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs the command, under the user's cache unless JAX is given another."""
+        """Runs the command with the user's cache, unless JAX has its own folder."""
         import jax
 
         from edbatch.compilation import open_cache
@@ -94,9 +106,9 @@ class CachedCommand(OneSentenceCommand):
 
 
 def cache_folder() -> Path | None:
-    """The folder in which commands keep programs: JAX's own if it was given one.
+    """Returns the folder in which commands store programs: JAX's own if it is set.
 
-    An empty name is none, to JAX too.
+    An empty name counts as not set, as it does for JAX.
 
     Raises:
         CommandError: JAX was given the address of a remote cache.
@@ -116,10 +128,10 @@ def cache_folder() -> Path | None:
 
 
 class OneSentenceGroup(TyperGroup):
-    """A group of commands that fail as this module says."""
+    """A group of commands whose errors are reported in one sentence."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
-        """Runs the command that was named and exits."""
+        """Runs the named command and exits."""
         inner = super().main
         return _exit(partial(inner, *args, **{**extra, "standalone_mode": False}))
 
@@ -151,7 +163,7 @@ def _exit(run: Callable[[], Any]) -> NoReturn:
         code = EXIT_ERROR
     except Abort:
         code = EXIT_INTERRUPTED
-    except SystemExit as error:  # not by typer, which returns its codes here
+    except SystemExit as error:  # not from typer, which returns its codes here
         code = _ended(error)
     if code == EXIT_INTERRUPTED:
         say("Interrupted.")
@@ -159,10 +171,10 @@ def _exit(run: Callable[[], Any]) -> NoReturn:
 
 
 def _ended(error: SystemExit) -> int:
-    """The exit code after something has called `sys.exit`."""
+    """Returns the exit code after a call of `sys.exit`."""
     frame, _, _ = raising_frame(error)
     module = "" if frame is None else str(frame.f_globals.get("__name__", ""))
-    # Whoever read the output has closed it.
+    # These exit when the reader of the output has closed the pipe.
     if module.partition(".")[0] in ("rich", "typer"):
         return EXIT_CLOSED_PIPE
     say(

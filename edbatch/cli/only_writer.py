@@ -1,9 +1,10 @@
-"""One training at a time for a file: a lock that ends with its process.
+"""Locks an output file, so that only one training at a time writes it.
 
-The lock is that of `flock` on a file beside the one that is written, since both the
-policy and its checkpoint are replaced. The file is removed while the lock is held;
-whoever has opened it before finds by its number that it is gone, and makes another.
-What a process that was killed leaves holds nobody up, and the next training removes it.
+The lock is a `flock` on a file next to the output, since the policy and its checkpoint
+are themselves replaced. It is released when its process ends. The lock file is removed
+while the lock is held; another process that has already opened it notices from its
+inode that it is gone, and creates a new one. A lock file left by a killed process
+blocks nobody, and the next training removes it.
 """
 
 import os
@@ -19,27 +20,27 @@ from edbatch.schedule.interrupt import deferred_interrupt
 fcntl: ModuleType | None
 try:
     import fcntl
-except ImportError:  # Windows, where nobody is kept out
+except ImportError:  # Windows, where files are not locked
     fcntl = None
 
 
 @contextmanager
 def only_writer(option: str, path: Path | None) -> Iterator[None]:
-    """Keeps other trainings from a file, and what stands beside it.
+    """Prevents other trainings from writing a file and the files next to it.
 
-    Where the file system knows no locks, nobody is kept out.
+    Has no effect on file systems without locks.
 
     Args:
         option: The option that names the file.
-        path: The file; None where there is none. A device is for all.
+        path: The file; None if there is none. Devices are not locked.
 
     Raises:
-        CommandError: Another training writes it.
+        CommandError: Another training is writing the file.
     """
     if path is None or (path.exists() and not path.is_file()):
         yield
         return
-    path = Path(os.path.realpath(path))  # a link is one file with what it leads to
+    path = Path(os.path.realpath(path))  # a link and its target share one lock
     lock = path.with_name(f".{path.name}.lock")
     try:
         with deferred_interrupt(short=True):
@@ -54,7 +55,7 @@ def only_writer(option: str, path: Path | None) -> Iterator[None]:
         yield
     finally:
         if held is not None:
-            # First, as the next file of this name may be another's.
+            # Before the unlink, since a later file of this name may be another's.
             TO_REMOVE.remove(str(lock))
             with suppress(OSError):
                 lock.unlink()
@@ -62,17 +63,17 @@ def only_writer(option: str, path: Path | None) -> Iterator[None]:
 
 
 def _lock(path: Path) -> int | None:
-    """Locks a file that is made if it is missing; returns it, open.
+    """Locks a file, creating it if necessary, and returns its descriptor.
 
     Raises:
-        BlockingIOError: Somebody else holds it.
+        BlockingIOError: Another process holds the lock.
     """
     if fcntl is None:
         return None
     while True:
         try:
             opened = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError:  # told by whoever writes the policy
+        except OSError:  # reported when the policy is written
             return None
         is_held = False
         try:
@@ -91,7 +92,7 @@ def _lock(path: Path) -> int | None:
 
 
 def _is_at(path: Path, opened: int) -> bool:
-    """Whether an open file is still the one of its name."""
+    """Whether an open file is still the file at its path."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(opened))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Options that several commands share, and groups of options as dataclasses."""
+"""Options shared by several commands, and groups of options as dataclasses."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,14 +18,14 @@ NAMES = ", ".join(WORKLOADS)
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
-    """Makes an option of each field of the dataclasses that a command takes.
+    """Replaces dataclass parameters of a command by one option per field.
 
     Args:
         command: A function for typer, some of whose parameters are annotated with a
             dataclass whose fields are annotated as options.
 
     Returns:
-        The function with the fields in place of these parameters, all by keyword.
+        The function with the fields instead of these parameters, all keyword-only.
 
     Example:
         >>> @spread
@@ -66,7 +66,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _stdout_of(json: bool) -> AbstractContextManager[None]:
-    """Keeps stdout for JSON, if the command prints it."""
+    """Reserves stdout for JSON if the command prints JSON."""
     if not json:
         return nullcontext()
     from edbatch.cli.console import json_alone
@@ -75,7 +75,7 @@ def _stdout_of(json: bool) -> AbstractContextManager[None]:
 
 
 def _parameters(kind: type) -> list[Parameter]:
-    """The fields of a dataclass, as parameters."""
+    """Returns the fields of a dataclass as parameters."""
     hints = get_type_hints(kind, include_extras=True)
     return [
         Parameter(
@@ -177,14 +177,14 @@ class TaskOptions:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a ready workload is meant, if none is named the default one."""
+        """Whether the task is a ready workload, possibly the default one."""
         return self.model is None and self.instances is None and self.params is None
 
     def check_hidden(self, hidden: int | None) -> None:
-        """Checks that a hidden size is given for ready workloads alone.
+        """Checks that a hidden size is given only for ready workloads.
 
         Raises:
-            CommandError: The user's own model has one.
+            CommandError: A hidden size is given for the user's own model.
         """
         if self.model is not None and hidden is not None:
             raise CommandError(
@@ -235,8 +235,11 @@ def picture(of_what: str, remark: str = "") -> Any:
     """Makes the option ``--plot``.
 
     Args:
-        of_what: What is drawn.
-        remark: When it can be given, a clause.
+        of_what: The subject of the picture, for the help text.
+        remark: A remark on when the option can be given, for the help text.
+
+    Returns:
+        The option.
     """
     return typer.Option(
         metavar="PICTURE",

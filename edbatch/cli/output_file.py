@@ -1,4 +1,4 @@
-"""Files that commands write: checked before the work."""
+"""Checks the output files of commands before long work starts."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,21 +8,22 @@ from tempfile import TemporaryFile
 
 from edbatch.cli.one_sentence import CommandError
 
-# Suffixes of files that commands write, and no reader takes from a folder.
+# Suffixes of files that commands write and that no reader reads from a folder.
 _NO_DATA = (".csv", ".npz", ".png", ".pdf", ".svg", ".checkpoint")
-_OWN_JSON = b'{\n"format": "edbatch-'  # how policies and costs begin
+_OWN_JSON = b'{\n"format": "edbatch-'  # first bytes of files of policies and costs
 _Input = str | Path | Iterable[Path] | None
 
 
 def check_writable(option: str, path: Path | None) -> None:
-    """Checks before long work that its result can be written.
+    """Checks before long work that an output file can be written.
 
     Args:
         option: The option that names the file.
-        path: The file; None where there is none.
+        path: The file; None if there is none.
 
     Raises:
-        CommandError: Its folder is missing or cannot be written, or it is a folder.
+        CommandError: The folder of the file is missing or not writable, or the path is
+            a folder.
     """
     if path is None:
         return
@@ -43,7 +44,7 @@ def check_writable(option: str, path: Path | None) -> None:
             f"{option} names a file in a writable folder but {folder} cannot be"
             " written; name another"
         )
-    try:  # the permissions do not tell of a full disk, or of a folder like /proc
+    try:  # permissions do not reveal a full disk, or a folder like /proc
         with TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -56,17 +57,17 @@ def check_writable(option: str, path: Path | None) -> None:
 def check_distinct(
     outputs: Mapping[str, Path | None], inputs: Mapping[str, _Input]
 ) -> None:
-    """Checks before long work that no file is written over another one of the command.
+    """Checks before long work that no output overwrites another file of the command.
 
-    Devices and pipes are no conflict, nor is a policy's name.
+    Devices, pipes and names of policies never conflict.
 
     Args:
-        outputs: The file that each option writes; None where there is none.
-        inputs: What each option reads: a file, a folder, several, or None.
+        outputs: The file that each option writes; None if there is none.
+        inputs: The input of each option: a file, a folder, several, or None.
 
     Raises:
-        CommandError: Two outputs are one file, or an output is an input or would
-            replace a file that is read from a folder.
+        CommandError: Two outputs are the same file, or an output is an input or would
+            replace a file that is read from an input folder.
     """
     written = {
         option: path
@@ -101,14 +102,14 @@ def _paths(read: _Input) -> Iterator[Path]:
 
 
 def is_same(one: Path, other: Path) -> bool:
-    """Whether two paths name one file, which need not exist."""
+    """Whether two paths name the same file, which need not exist."""
     if one.exists() and other.exists():
         return one.samefile(other)
     return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _is_read_from(source: Path, path: Path) -> bool:
-    """Whether an existing file is what a path stands for, or one of its files."""
+    """Whether an existing file is an input, or is read from an input folder."""
     if not source.is_dir():
         return is_same(source, path)
     inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(source))
@@ -116,21 +117,25 @@ def _is_read_from(source: Path, path: Path) -> bool:
 
 
 def _may_be_data(path: Path) -> bool:
-    """Whether a reader may take a file of a folder; none takes what edbatch wrote."""
+    """Whether a reader may read a file of a folder; edbatch's own files are skipped."""
     if path.name.startswith(".") or path.suffix.lower() in _NO_DATA:
         return False
     try:
         with path.open("rb") as file:
             return file.read(len(_OWN_JSON)) != _OWN_JSON
-    except OSError:  # no data that can be read, and nothing that is known
+    except OSError:  # unreadable, so its content is unknown
         return True
 
 
 def make_folder(option: str, folder: Path) -> None:
-    """Makes a folder to write to, and those above it, unless they exist.
+    """Creates a folder to write to, and its parents, unless they exist.
+
+    Args:
+        option: The option that names the folder.
+        folder: The folder.
 
     Raises:
-        CommandError: It cannot be made, or a file has its name.
+        CommandError: The folder cannot be created, or a file has its name.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

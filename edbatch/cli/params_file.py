@@ -1,4 +1,4 @@
-"""Parameters of workloads as `.npz` files: one array per dotted path."""
+"""Reads and writes parameters of workloads as `.npz` files of arrays by dotted path."""
 
 import os
 import warnings
@@ -18,11 +18,11 @@ from edbatch.models.shared.workload import Vocabularies, Workload
 from edbatch.policies.files.whole_file import write_whole
 
 VOCABULARY, TARGET_VOCABULARY = "vocabulary", "target_vocabulary"
-_LABELS = "label_vocabulary."  # before the kind of label
+_LABELS = "label_vocabulary."  # prefix of the kind of label
 
 
 def save_params(path: Path, params: Any, vocabulary: Vocabularies | None) -> None:
-    """Writes parameters, and the words and labels by number if there are any."""
+    """Writes parameters, and the vocabulary of words and labels if there is one."""
     arrays = {name: np.asarray(leaf) for name, leaf in named(params)}
     if isinstance(vocabulary, PairVocabulary):
         arrays[TARGET_VOCABULARY] = np.array(vocabulary.target.tokens)
@@ -37,24 +37,24 @@ def save_params(path: Path, params: Any, vocabulary: Vocabularies | None) -> Non
 
 
 def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Writes named arrays as `.npz`, as a whole."""
+    """Writes named arrays to an `.npz` file, all or nothing."""
 
     def write(beside: Path) -> None:
-        with open(beside, "wb") as file:  # savez would append a suffix to a name
+        with open(beside, "wb") as file:  # np.savez would append a suffix to a path
             np.savez(file, **arrays)  # type: ignore[arg-type]
 
     write_whole(path, write)
 
 
 def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], Vocabularies | None]:
-    """Reads what `save_params` wrote.
+    """Reads a file written by `save_params`.
 
     Returns:
         Arrays by dotted path, and the vocabulary if there is one.
 
     Raises:
-        CommandError: There is no such file, or it is no `.npz` file of plain arrays,
-            or one that unpacks to far too much.
+        CommandError: There is no such file, it is not an `.npz` file of plain arrays,
+            or its unpacked size exceeds the limit.
     """
     wrong = (
         "--params takes an .npz file of arrays, as edbatch run --save-params writes it,"
@@ -70,7 +70,7 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], Vocabularies | None]
         check_archive(path)
         with np.load(path, allow_pickle=False) as content:
             arrays = {name: np.asarray(content[name]) for name in content.files}
-    except Exception as error:  # a damaged archive may raise about anything
+    except Exception as error:  # a damaged archive may raise any class
         text = (str(error).splitlines() or [type(error).__name__])[0]
         raise CommandError(f"{wrong} cannot be read: {text[:200]}") from error
     found = {}
@@ -95,7 +95,7 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], Vocabularies | None]
 
 
 def _vocabulary(tokens: list[str], name: str, wrong: str) -> Vocabulary:
-    """Numbers words by their order; none may be there twice."""
+    """Numbers words by their order; rejects duplicates."""
     if len(set(tokens)) < len(tokens):
         twice, _ = Counter(tokens).most_common(1)[0]
         raise CommandError(
@@ -108,10 +108,10 @@ def _vocabulary(tokens: list[str], name: str, wrong: str) -> Vocabulary:
 def check_vocabulary(
     workload: Workload, vocabulary: Vocabularies | None, source: Path
 ) -> None:
-    """Checks that what a file numbers is all that a workload's instances have.
+    """Checks that a vocabulary covers the words and labels of a workload's instances.
 
     Raises:
-        CommandError: It lacks labels, say.
+        CommandError: The vocabulary lacks, for example, labels.
     """
     if vocabulary is None:
         return
@@ -135,17 +135,20 @@ def fill(
         " is read from the file"
     ),
 ) -> Any:
-    """Puts arrays into the structure of parameters.
+    """Arranges arrays in the structure of parameters.
 
     Args:
-        template: Shapes of the parameters.
+        template: Shapes and dtypes of the parameters.
         arrays: Arrays by dotted path.
-        source: The file that they come from, for messages.
-        mend: What to do about an array of another shape.
+        source: The file of the arrays, for messages.
+        mend: How to fix an array of a wrong shape, for messages.
+
+    Returns:
+        The parameters.
 
     Raises:
-        CommandError: An array is missing, unknown, of another shape, or holds no
-            numbers.
+        CommandError: An array is missing, unknown, of a wrong shape, not numeric, or
+            cannot be converted to the dtype of its parameter.
     """
     expected = dict(named(template))
     for name in arrays:
@@ -174,17 +177,17 @@ def fill(
 
 
 def _is_number(dtype: np.dtype) -> bool:
-    """Whether arrays of a dtype are numbers, bfloat16 included."""
+    """Whether a dtype is numeric, including bool and bfloat16."""
     return dtype.kind == "b" or jax.numpy.issubdtype(dtype, np.number)
 
 
 def _converted(source: Path, name: str, array: np.ndarray, leaf: Any) -> np.ndarray:
-    """Converts an array to the dtype of a parameter; values are at most rounded."""
+    """Converts an array to a parameter's dtype; only rounding may change values."""
     if not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore", np.exceptions.ComplexWarning)
             found = array.astype(leaf.dtype)
-            if not np.array_equal(found, array, equal_nan=True):  # real ones, say
+            if not np.array_equal(found, array, equal_nan=True):  # not exact
                 raise _other_dtype(source, name, array, leaf)
         return found
     with np.errstate(over="ignore"):
@@ -199,7 +202,7 @@ def _converted(source: Path, name: str, array: np.ndarray, leaf: Any) -> np.ndar
 
 
 def _other_dtype(source: Path, name: str, array: np.ndarray, leaf: Any) -> CommandError:
-    if array.dtype.kind == "V" and array.dtype.names is None:  # bfloat16, say
+    if array.dtype.kind == "V" and array.dtype.names is None:  # such as bfloat16
         return CommandError(
             f"{source} has {name!r} in a dtype of {array.dtype.itemsize} bytes that"
             f" NumPy's files do not keep, such as bfloat16; save it as {leaf.dtype}"
@@ -218,7 +221,7 @@ def _too_large(source: Path, name: str, array: np.ndarray, leaf: Any) -> Command
 
 
 def named(tree: Any) -> list[tuple[str, Any]]:
-    """Lists the arrays of parameters with their dotted paths."""
+    """Lists the dotted paths and arrays of parameters."""
     return [
         (jax.tree_util.keystr(path, simple=True, separator="."), leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)

@@ -1,4 +1,4 @@
-"""Pictures that commands write."""
+"""Writes the pictures of commands."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,11 +28,11 @@ def draw_policy(policy: StateMachine, path: Path, limit: int) -> None:
     Args:
         policy: The policy.
         path: The file, `.png`, `.pdf` or `.svg`.
-        limit: How many states to draw at most, the most visited first.
+        limit: Maximum number of states to draw, the most visited first.
 
     Raises:
-        EdbatchError: Matplotlib is not installed, the suffix is another, or there is
-            no state.
+        EdbatchError: Matplotlib is not installed, the suffix is not supported, or the
+            policy has no state.
     """
     _write(path, lambda: plot_actions(policy, limit))
 
@@ -43,14 +43,14 @@ def draw_comparison(
     """Draws the batches of policies on one workload, and their ratio to the bound.
 
     Args:
-        table: The policies' rows, under the names that the picture shows, for one size
-            of minibatches; for several the ratio is drawn over the sizes.
+        table: The policies' rows by minibatch size. For one size, batches and ratios
+            are drawn; for several, the ratio as a function of the size.
         path: The file, `.png`, `.pdf` or `.svg`.
-        title: Stands above.
+        title: The title of the picture.
 
     Raises:
-        EdbatchError: Matplotlib is not installed, the suffix is another, or there is
-            no row.
+        EdbatchError: Matplotlib is not installed, the suffix is not supported, or there
+            is no row.
     """
     if len(table) > 1:
         _write(path, lambda: plot_generalisation({title: table}))
@@ -62,23 +62,23 @@ def draw_timeline(report: Explanation, path: Path) -> None:
     """Draws the batches of a minibatch over time.
 
     Args:
-        report: The minibatch, with times.
+        report: The explanation of the minibatch, with times.
         path: The file, `.png`, `.pdf` or `.svg`.
 
     Raises:
-        EdbatchError: Matplotlib is not installed, or the suffix is another.
+        EdbatchError: Matplotlib is not installed, or the suffix is not supported.
     """
     _write(path, lambda: plot_timeline(report))
 
 
 def check_suffix(path: Path | None) -> None:
-    """Checks before long work that there is a picture format of this name.
+    """Checks before long work that the suffix names a supported picture format.
 
     Args:
-        path: The file; None where there is none.
+        path: The file; None if there is none.
 
     Raises:
-        CommandError: Its suffix is none of `SUFFIXES`.
+        CommandError: The suffix is not in `SUFFIXES`.
     """
     if path is not None and path.suffix.lower() not in SUFFIXES:
         raise CommandError(

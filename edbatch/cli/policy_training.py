@@ -1,4 +1,4 @@
-"""Training of a policy as `train-policy` does it: progress, and logs of metrics."""
+"""Trains a policy for `train-policy`, with a progress bar and logs of metrics."""
 
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
@@ -23,12 +23,12 @@ Write = Callable[[int, "Mapping[str, float]"], None]
 
 @dataclass(frozen=True)
 class LogFiles:
-    """Files of a training's metrics; None for none.
+    """Files for the metrics of a training.
 
     Attributes:
-        csv: The CSV file.
-        tensorboard: Folder for event files; only with `csv`.
-        resume: Whether to go on with what an interrupted training wrote.
+        csv: The CSV file, or None.
+        tensorboard: Folder for event files, or None; only with `csv`.
+        resume: Whether to continue the files of an interrupted training.
     """
 
     csv: Path | None = None
@@ -44,14 +44,23 @@ class LogFiles:
         *,
         resume: bool,
     ) -> Self:
-        """Finds the files for what was given, and checks them before long work.
+        """Determines the files from the options, and checks them before long work.
+
+        Args:
+            out: The file of the policy; its name gives the default CSV file.
+            metrics: The CSV file, if one is named.
+            tensorboard: The folder for event files, if one is named.
+            resume: Whether to continue the files of an interrupted training.
+
+        Returns:
+            The files.
 
         Raises:
-            EdbatchError: One cannot be written, or tensorboardX is not installed.
+            EdbatchError: A file cannot be written, or tensorboardX is not installed.
         """
         from edbatch.metric_log import check_tensorboard
 
-        # A device or a pipe has no place beside it.
+        # If `out` is a device or a pipe, no file is written next to it.
         if metrics is None and out is not None and (out.is_file() or not out.exists()):
             metrics = out.with_name(f"{out.name}.metrics.csv")
         check_writable("--metrics", metrics)
@@ -65,7 +74,7 @@ class LogFiles:
 
     @contextmanager
     def open(self) -> "Iterator[Write]":
-        """Opens the log at the first metrics; where there is no file, writes none."""
+        """Opens the log at the first write; without a file, writes are ignored."""
         from edbatch.metric_log import MetricLog
 
         with ExitStack() as stack:
@@ -83,7 +92,7 @@ class LogFiles:
             yield write
 
     def last(self, name: str) -> float | None:
-        """The last value of a metric in the file that an interrupted training left."""
+        """Returns the last value of a metric in an interrupted training's CSV file."""
         if not self.resume or self.csv is None or not self.csv.exists():
             return None
         from edbatch.metric_log import read_metrics
@@ -93,7 +102,7 @@ class LogFiles:
         return next((float(each) for each in reversed(values) if each), None)
 
     def say(self) -> None:
-        """Says where the metrics are."""
+        """Prints the location of the metrics."""
         if self.csv is not None:
             events = f", for TensorBoard in {self.tensorboard}"
             say(f"Metrics are in {self.csv}{events if self.tensorboard else ''}.")
@@ -102,14 +111,14 @@ class LogFiles:
 def make_ready(
     graphs: "list[GraphStructure]", settings: "Settings", *, anyway: bool
 ) -> bool:
-    """Compiles what a training runs, unless greedy suffices.
+    """Compiles the functions of a training, unless greedy suffices.
 
-    There is nothing to keep yet, so Ctrl-C may end the command meanwhile.
+    There is no result to save yet, so Ctrl-C may end the command during this step.
 
     Args:
         graphs: Minibatches to train and to evaluate on.
-        settings: How to train.
-        anyway: Whether to train even where greedy meets the lower bound.
+        settings: The settings of the training.
+        anyway: Whether to train even if greedy meets the lower bound.
 
     Returns:
         Whether to train.
@@ -136,18 +145,21 @@ def train(
     costs: "CostModel | None",
     is_needed: bool,
 ) -> "StateMachine":
-    """Trains under a progress bar, unless greedy suffices.
+    """Trains a policy with a progress bar, unless greedy suffices.
 
     Args:
         graphs: Minibatches to train on.
         judged: Minibatches to evaluate on.
-        settings: How to train.
-        logs: Where to write metrics.
-        workload: As for `edbatch.policies.train_policy`, and so the others.
-        checkpoint: See there.
-        resume: See there.
-        costs: See there.
-        is_needed: What `make_ready` returned.
+        settings: The settings of the training.
+        logs: The files for metrics.
+        workload: As in `edbatch.policies.train_policy`.
+        checkpoint: As in `edbatch.policies.train_policy`.
+        resume: As in `edbatch.policies.train_policy`.
+        costs: As in `edbatch.policies.train_policy`.
+        is_needed: Whether to train, as returned by `make_ready`.
+
+    Returns:
+        The policy.
     """
     from edbatch.policies import train_policy
 
@@ -191,7 +203,7 @@ def _train_and_show(
 
 
 def _metrics(batches: float, best: float, bound: float) -> dict[str, float]:
-    """Metrics of an evaluation; with costs, batches are counted by their cost."""
+    """Returns metrics of an evaluation; with costs, batches are weighted by cost."""
     return {
         "held_out/batches": batches,
         _BEST: best,

@@ -1,4 +1,4 @@
-"""Rows of a comparison of policies, as commands print them."""
+"""Compares policies and prints the comparison as rows of a table."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,13 +45,16 @@ def comparisons(
 ) -> list[Comparison]:
     """Compares a policy, guarded, alone and with a search, with the heuristics.
 
-    The rows ``learned`` and ``searched`` are run as by `edbatch.batch`: its guard takes
-    the schedule of a heuristic where that has fewer batches.
+    The rows ``learned`` and ``searched`` run as in `edbatch.batch`: its guard takes the
+    schedule of a heuristic where that has fewer batches.
 
     Args:
         learned: The policy.
         structures: The minibatches.
-        search_ms: Milliseconds for the search on each; 0 for no such row.
+        search_ms: Milliseconds for the search on each minibatch; 0 leaves its row out.
+
+    Returns:
+        One row per policy.
     """
     policies: dict[str, Policy] = {LEARNED: guarded(learned), ALONE: learned}
     if search_ms > 0:
@@ -66,10 +69,15 @@ def comparisons(
 def where_beaten(
     found: Sequence[Comparison], batch_size: int, policy: str = ALONE
 ) -> str | None:
-    """Says so if a heuristic runs fewer batches than a policy without the guard.
+    """Describes the best heuristic if it needs fewer batches than the policy alone.
+
+    Args:
+        found: The rows of the comparison.
+        batch_size: Instances per minibatch, for the sentence.
+        policy: The row of the policy without the guard.
 
     Returns:
-        The sentence; None if no heuristic does.
+        A sentence; None if no heuristic needs fewer batches.
     """
     names = {each.name for each in HEURISTICS}
     alone = next(row for row in found if row.policy == policy)
@@ -89,10 +97,14 @@ def where_beaten(
 
 
 def as_rows(found: Sequence[Comparison], batch_size: int) -> list[dict[str, Any]]:
-    """Returns a comparison as JSON values.
+    """Converts a comparison to JSON values.
+
+    Args:
+        found: The rows of the comparison.
+        batch_size: Instances per minibatch.
 
     Returns:
-        One dict per policy, with the first keys of `COLUMNS`.
+        One dict per policy, with the first keys of `COLUMNS` and the batch size.
     """
     return [
         {
@@ -115,13 +127,13 @@ def add_optima(
     structures: Sequence[GraphStructure],
     found: Sequence[Comparison],
 ) -> None:
-    """Adds to rows how far the policies are from what is proven; slow.
+    """Adds proven bounds, and the ratios to them, to rows; slow.
 
     Args:
-        rows: As from `as_rows`; get the last keys of `COLUMNS`.
+        rows: Rows from `as_rows`; the last keys of `COLUMNS` are added.
         learned: The policy that the exact search starts from.
         structures: The minibatches.
-        found: The comparison that the rows are of.
+        found: The comparison from which the rows were made.
     """
     optima: list[Optimum] = [find_optimum(each, learned) for each in structures]
     bounds = [each.bound for each in optima]
@@ -137,13 +149,13 @@ def add_optima(
 
 
 def print_rows(rows: Sequence[dict[str, Any]], title: str) -> None:
-    """Prints the rows as a table for each size of the minibatches.
+    """Prints one table of rows per minibatch size.
 
-    What is proven is another table; all fit 80 columns.
+    Proven bounds are in a second table. All tables fit in 80 columns.
 
     Args:
-        rows: As from `as_rows`, with or without what `add_optima` adds.
-        title: Stands above.
+        rows: Rows from `as_rows`, with or without the keys of `add_optima`.
+        title: The title of the tables.
     """
     sizes = [*dict.fromkeys(row["batch_size"] for row in rows)]
     if len(sizes) > 1:

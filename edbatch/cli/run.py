@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from edbatch.models import Workload
     from edbatch.models.shared.workload import Vocabularies
 
-# Where a ready workload has its vectors of words, of all that it has.
+# Possible paths of a ready workload's word embeddings.
 _WORDS = ("embedding", "encoder.embedding", "word_embedding")
 
 
@@ -67,10 +67,10 @@ def run(
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
-    """Run a ready workload in minibatches under a policy.
+    """Run a ready workload in minibatches with a policy.
 
     Prints the throughput, from instances to results: recording, planning and running.
-    Minibatches that had to wait for a compilation are left out of it.
+    Minibatches that waited for a compilation are not counted.
 
     Example: edbatch run --workload tree-lstm --data trees.ptb --policy tree.json --out
     states.npz
@@ -127,7 +127,7 @@ def _values(
     params: Path | None,
     arrays: "dict[str, Any] | None",
 ) -> Any:
-    """Parameters: random ones, or those that were read from a file."""
+    """Returns random parameters, or those read from a file."""
     import jax
 
     from edbatch.cli.params_file import fill
@@ -142,12 +142,15 @@ def _values(
 def sizes_of(
     workload: str, arrays: "dict[str, Any]", hidden: int
 ) -> tuple[dict[str, int], int]:
-    """Reads a workload's options and the hidden size from the shapes of parameters.
+    """Derives a workload's options and the hidden size from the shapes of parameters.
 
     Args:
         workload: Name of the workload.
         arrays: Its parameters by dotted path.
-        hidden: The hidden size if they do not tell.
+        hidden: The hidden size to use if the shapes do not determine it.
+
+    Returns:
+        The options and the hidden size.
     """
     from edbatch.models import WORKLOADS
 

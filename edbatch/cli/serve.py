@@ -212,12 +212,12 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Serve a model over HTTP: JSON in, JSON out, requests batched as they come.
+    """Serve a model over HTTP: JSON in, JSON out, requests batched as they arrive.
 
-    POST /v1/run takes {"input": ...}; /schema says what an input is, / is a page to
-    look at, /metrics is for Prometheus, /healthz and /readyz for whoever supervises.
-    SIGTERM, SIGHUP and Ctrl-C answer what was taken, then end; a second one ends at
-    once.
+    POST /v1/run takes {"input": ...}; /schema describes the input, / is a status page,
+    /metrics is for Prometheus, /healthz and /readyz are for a supervisor. On SIGTERM,
+    SIGHUP or Ctrl-C the server answers the requests that it has accepted, then ends; a
+    second signal ends it at once.
 
     Example: edbatch serve --model my_service:service --params trained.npz
 
@@ -239,7 +239,7 @@ def serve(
     from edbatch.serving import Server
 
     limits = Limits(max_body_bytes, max_depth, deadline_ms)
-    with listen(host, port) as socket:  # before all that takes long
+    with listen(host, port) as socket:  # before any long work
         service, values = _load(model, workload, params, hidden, seed)
         batched = guarded_batch(service.model, policy)
         with Server(
@@ -263,7 +263,7 @@ def _run(
     drain_s: float,
     log_level: str,
 ) -> None:
-    """Answers requests until the process is told to end."""
+    """Answers requests until a signal ends the process."""
     from edbatch.http.app import create_app
     from edbatch.http.model_error import first_line
     from edbatch.http.process import Process, end_now
@@ -287,7 +287,7 @@ def _run(
 
 
 def _require_extra() -> None:
-    """Checks that what comes with the extra is there, before anything is loaded."""
+    """Checks that the extra is installed, before anything is loaded."""
     import importlib
 
     from edbatch.errors import MissingServeExtraError
@@ -300,7 +300,7 @@ def _require_extra() -> None:
 
 
 def _check_given(context: typer.Context, own: bool, has_params: bool) -> None:
-    """Checks that no option is given of parameters that are not drawn."""
+    """Rejects options of random parameters when the parameters are not random."""
     given = {each.name for each in given_options(context)}
     for name, idle, why in (
         ("hidden", own, "the service of --model decides it"),

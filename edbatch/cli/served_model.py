@@ -1,4 +1,4 @@
-"""The model of `edbatch serve --model`: a service and its parameters."""
+"""Loads the service of `edbatch serve --model` and its parameters."""
 
 import inspect
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _FORMATS = (
 
 
 def load_service(name: str) -> Service:
-    """Finds the service that a user named.
+    """Loads the service that a user named.
 
     Args:
         name: ``package.module:name`` of a service, of a function that returns one, or
@@ -33,7 +33,7 @@ def load_service(name: str) -> Service:
         The service.
 
     Raises:
-        CommandError: There is none.
+        CommandError: There is no such object, or it is none of these.
     """
     found = user_code.find("--model", name)
     if isinstance(found, type) or not (
@@ -61,18 +61,18 @@ def _takes_nothing(function: Any) -> bool:
 
 
 def load_params(service: Service, path: Path | None, seed: int) -> Any:
-    """Reads or makes the parameters of a service.
+    """Reads or initializes the parameters of a service.
 
     Args:
         service: The service.
-        path: A file or a folder, or None.
-        seed: Seed of parameters that are made.
+        path: A file or a folder; None to initialize the parameters.
+        seed: Seed of the initialization.
 
     Returns:
         The parameters.
 
     Raises:
-        CommandError: They cannot be read or made.
+        CommandError: The parameters cannot be read or initialized.
     """
     key = jax.random.key(seed)
     init = service.init_params
@@ -96,7 +96,7 @@ def load_params(service: Service, path: Path | None, seed: int) -> Any:
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """Arrays by dotted path, of any of the formats."""
+    """Reads arrays by dotted path from any of the formats."""
     if path.suffix == ".npz":
         return read_arrays(path)[0]
     try:
@@ -109,7 +109,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
             from flax.serialization import msgpack_restore
 
             tree = msgpack_restore(read_bytes(path))
-    except (Exception, UnreadableError) as error:  # of the libraries, about anything
+    except (Exception, UnreadableError) as error:  # the libraries raise many classes
         text = (str(error).splitlines() or [type(error).__name__])[0]
         raise CommandError(
             f"--params takes {_FORMATS}, but {path} cannot be read as one:"
@@ -124,11 +124,10 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 
 
 def nested(arrays: Mapping[str, np.ndarray]) -> Any:
-    """Makes dicts and lists of dotted paths.
+    """Builds nested dicts and lists from dotted paths.
 
     Args:
-        arrays: Arrays by dotted path; where all names at a place are 0, 1, ..., there
-            is a list.
+        arrays: Arrays by dotted path. A level whose names are 0, 1, ... becomes a list.
 
     Returns:
         The nested parameters.

@@ -1,4 +1,4 @@
-"""A ready workload as a service, to try `edbatch serve` and to measure it."""
+"""Makes a service of a ready workload, to try out and measure `edbatch serve`."""
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -27,14 +27,16 @@ def load_workload(
 ) -> tuple[Service, Any]:
     """Makes a service of a workload.
 
-    Inputs are its instances, field by field. Words are numbers, or words where the file
-    of parameters has a vocabulary. Models that follow their own choices do so.
+    Inputs are the fields of its instances. Words are numbers, or strings if the file of
+    parameters has a vocabulary. A workload with a `decode` model, which follows its own
+    choices, is served with that model.
 
     Args:
         name: The workload's name.
-        path: Parameters as ``edbatch run --save-params`` writes them, or None.
+        path: Parameters as written by ``edbatch run --save-params``; None for random
+            ones.
         hidden: Hidden size of random parameters.
-        seed: Their seed.
+        seed: Seed of random parameters.
 
     Returns:
         The service and its parameters.
@@ -70,7 +72,7 @@ def workload_service(workload: Workload, vocabulary: Vocabularies | None) -> Ser
 
     Args:
         workload: The workload.
-        vocabulary: Its words, or None if inputs have their numbers only.
+        vocabulary: Its vocabulary; None if inputs contain only numbers of words.
 
     Returns:
         The service, without parameters.
@@ -87,10 +89,18 @@ def workload_service(workload: Workload, vocabulary: Vocabularies | None) -> Ser
 
 
 def numbered(workload: Workload, vocabulary: Vocabularies | None, instance: Any) -> Any:
-    """Returns an instance whose words and labels the parameters know by number.
+    """Converts the words and labels of an instance to numbers, or checks the numbers.
+
+    Args:
+        workload: The workload.
+        vocabulary: Its vocabulary; None if words must be numbers.
+        instance: The instance.
+
+    Returns:
+        The instance with numbers.
 
     Raises:
-        DataError: A word or a label is no such number.
+        DataError: A word or a label is not a number within the parameters' range.
     """
     words = list(workload.words(instance))
     if any(isinstance(each, str) for each in words):
@@ -116,7 +126,7 @@ def numbered(workload: Workload, vocabulary: Vocabularies | None, instance: Any)
 
 
 def _input_of(kind: type) -> tuple[Any, Callable[[Any], Any]]:
-    """The type of an input's JSON, and what makes an instance of it."""
+    """Returns the type of the JSON input, and its conversion to an instance."""
     assert is_dataclass(kind), "instances are data classes"
     own = {each.name: each.type for each in fields(kind)}
     arrays = [name for name, each in own.items() if "ndarray" in str(each).lower()]

@@ -137,7 +137,7 @@ Deadline = Annotated[
 
 @dataclass(frozen=True)
 class ServingOptions:
-    """Options of the simulation, in training as in comparing."""
+    """Options of the simulation, for training and for comparing."""
 
     rates: Rates = "30%,50%,70%,90%"
     burst: Burst = 1.0
@@ -157,7 +157,7 @@ class ServingTraining:
 
 
 def rate_text(rate: float) -> str:
-    """Writes a number of requests per second: whole from 100 on, below four digits.
+    """Formats requests per second: as an integer from 100 on, below with four digits.
 
     Example:
         >>> rate_text(0.4), rate_text(12.346), rate_text(1234.5)
@@ -167,16 +167,16 @@ def rate_text(rate: float) -> str:
 
 
 def parse_rates(text: str) -> list[tuple[float, bool]]:
-    """Reads rates.
+    """Parses rates.
 
     Args:
-        text: Numbers with commas between them, some perhaps with a percent sign.
+        text: Numbers separated by commas, each optionally with a percent sign.
 
     Returns:
-        Each number, of percents the share, and whether it is a share.
+        Each rate, as a fraction if it has a percent sign, and whether it has one.
 
     Raises:
-        CommandError: It is something else.
+        CommandError: The text is malformed, or a number is out of range.
 
     Example:
         >>> parse_rates("70%,1200")
@@ -204,15 +204,15 @@ def parse_rates(text: str) -> list[tuple[float, bool]]:
 def check_given(
     context: typer.Context, serving: bool, of_minibatches: Collection[str]
 ) -> None:
-    """Checks that no option was given that the command would make no use of.
+    """Checks that every given option is used and every number is finite.
 
     Args:
         context: The call of the command.
         serving: Whether --serving was given.
-        of_minibatches: Names of the options that it makes no use of then.
+        of_minibatches: Names of the options that are not used with --serving.
 
     Raises:
-        CommandError: One was.
+        CommandError: A given option is not used, or a number is not finite.
     """
     command = context.info_name
     for option in given_options(context):
@@ -233,7 +233,7 @@ def check_given(
 
 
 def given_options(context: typer.Context) -> list[Any]:
-    """Returns the options of a call that stand on the command line."""
+    """Returns the options that are given on the command line."""
 
     def is_given(option: Any) -> bool:
         source = context.get_parameter_source(option.name)

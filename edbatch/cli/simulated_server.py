@@ -20,7 +20,7 @@ _SAMPLES = 500
 
 @dataclass(frozen=True, eq=False)
 class SimulatedServer:
-    """A server with its requests, as both commands simulate it."""
+    """A server and its requests, as simulated by both commands."""
 
     task: "Task"
     library: "InstanceLibrary"
@@ -39,20 +39,20 @@ def simulated_server(
     *,
     held_out: bool,
 ) -> SimulatedServer:
-    """Loads a task, and makes the server and the arrivals that options ask for.
+    """Loads a task, and makes the server and the arrivals that options describe.
 
     Args:
-        task_options: What is served.
-        given: How.
-        costs: What batches cost, a file of `edbatch calibrate`; a guess without it.
-        seed: Decides which instances are kept from training.
-        held_out: Whether its requests are of instances that are kept from training.
+        task_options: The model to serve and its instances.
+        given: The options of the simulation.
+        costs: Costs of batches, a file of `edbatch calibrate`; None for a guess.
+        seed: Seed of the division into training and held-out instances.
+        held_out: Whether requests use held-out instances instead of training ones.
 
     Returns:
-        What is simulated.
+        The simulated server.
 
     Raises:
-        CommandError: An option does not fit.
+        CommandError: An option is invalid.
     """
     import numpy as np
 

@@ -1,7 +1,7 @@
-"""Tables that fit the terminal: no number and no word is broken while there is room.
+"""Prints tables that fit the terminal, breaking numbers and words only if necessary.
 
-A table that is too wide for its frame loses the frame; one that is still too wide is
-printed in parts, each with the first column.
+A table that is too wide is printed without its frame. If it is still too wide, it is
+split into several tables, each with the first column.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 _LONGEST_NAME = 16
-_LONGEST_WORD = 32  # longer ones, such as paths, are broken
-_LEAST_WIDTH = 20  # of a terminal: in a narrower one nothing can be read
+_LONGEST_WORD = 32  # longer words, such as paths, are broken
+_LEAST_WIDTH = 20  # of a terminal; narrower output is unreadable
 _USUAL_WIDTH = 80
-_FRAME, _LINES = 3, 2  # characters per column, and one more for the frame
+_FRAME, _LINES = 3, 2  # characters per column; the frame takes one more in total
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class _Column:
 
     @property
     def is_name(self) -> bool:
-        """Whether its cells are short names, which stay on one line."""
+        """Whether its cells are short names, which are not wrapped."""
         return self.is_text and max(map(len, self.cells), default=0) <= _LONGEST_NAME
 
     @property
     def least(self) -> int:
-        """The width at which no word and no number is broken."""
+        """The smallest width at which no word and no number is broken."""
         whole = self.cells if self.is_name or not self.is_text else []
         words = [] if whole else [word for cell in self.cells for word in cell.split()]
         short = [each for each in words if len(each) <= _LONGEST_WORD]
@@ -41,7 +41,7 @@ class _Column:
 
     @property
     def widest(self) -> int:
-        """The width at which nothing is folded."""
+        """The smallest width at which no cell is wrapped."""
         return max(map(len, (self.head, *self.cells)))
 
 
@@ -49,11 +49,11 @@ def new_console(*, stderr: bool = False) -> Console:
     """Returns a console for the output of a command.
 
     Args:
-        stderr: Whether it is for what is not the result.
+        stderr: Whether to write to stderr, for output other than the result.
 
     Returns:
-        The console; of so many columns at least that something can be read, whatever
-        the variable COLUMNS says.
+        The console, with at least a readable width, whatever the environment variable
+        COLUMNS says.
     """
     found = Console(stderr=stderr, highlight=False)
     if found.width < _LEAST_WIDTH:
@@ -62,13 +62,13 @@ def new_console(*, stderr: bool = False) -> Console:
 
 
 def printable(text: str) -> str:
-    r"""Writes characters that a terminal would obey, or cannot show, as escapes.
+    r"""Escapes control characters, and characters that a terminal cannot show.
 
     Args:
-        text: Any text, such as a name that a file holds.
+        text: Any text, such as a name from a file.
 
     Returns:
-        The text; its lines stay lines.
+        The text; line breaks are kept.
 
     Example:
         >>> printable("a\x1b[2Jb\ud800\nc")
@@ -84,12 +84,12 @@ def printable(text: str) -> str:
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None
 ) -> None:
-    """Prints a result for people.
+    """Prints a result as a human-readable table.
 
     Args:
-        columns: Heads.
-        rows: Cells; floats are rounded, None is a dash.
-        title: Stands above the table.
+        columns: Heads of the columns.
+        rows: Cells of each row; floats are rounded, None is shown as a dash.
+        title: Printed above the table.
     """
     console = new_console()
     rows = list(rows)
@@ -117,9 +117,9 @@ def _width(columns: Sequence[_Column], around: int) -> int:
 
 
 def _parts(columns: Sequence[_Column], width: int) -> list[list[_Column]]:
-    """Divides columns, each part with the first one, where two fit beside each other.
+    """Splits columns into parts that fit the width; each repeats the first column.
 
-    Where they do not, all are in one part, and fold.
+    If some column does not fit next to the first one, all are in one part, and wrap.
     """
     first, *others = columns
     if any(_width([first, each], _FRAME) + 1 > width for each in others):
@@ -148,13 +148,14 @@ def _print(console: Console, columns: Sequence[_Column], framed: bool = True) ->
 
 
 def _widths(columns: Sequence[_Column], room: int) -> list[int | None]:
-    """Divides the room: each column gets its least, and as much of the rest as helps.
+    """Distributes the width: each column gets its least, then a share of the rest.
 
-    Rich shrinks the widest column first, below its least, and then cuts the table off.
+    Without this, Rich would shrink the widest column below its least, and then cut off
+    the table.
     """
     spare = room - sum(each.least for each in columns)
     if spare < 0:
-        return [None] * len(columns)  # they fold
+        return [None] * len(columns)  # the cells wrap
     widths: list[int | None] = [None] * len(columns)
     wants = sorted((each.widest - each.least, k) for k, each in enumerate(columns))
     for done, (want, k) in enumerate(wants):
@@ -165,7 +166,7 @@ def _widths(columns: Sequence[_Column], room: int) -> list[int | None]:
 
 
 def shown(cell: Any) -> str:
-    """Writes a cell: floats rounded, thousands separated, None as a dash; printable.
+    """Formats a cell: floats rounded, thousands separated, None as a dash; printable.
 
     Example:
         >>> shown(None), shown(1234.567), shown(0.000123456), shown(12345)

@@ -1,4 +1,4 @@
-"""The task of a command: a model, the shapes of its parameters, and instances."""
+"""Loads the task of a command: a model, the shapes of its parameters, and instances."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,10 +19,10 @@ from edbatch.models import WORKLOADS, Workload, get_workload
 
 @dataclass(frozen=True)
 class Task:
-    """A model and instances of its input.
+    """A model and its instances.
 
     Attributes:
-        description: What it is, in the words of the command line.
+        description: A description in the words of the command line.
         model: ``model(params, instance)``.
         params: Its parameters, or their shapes.
         instances: The instances, at least one.
@@ -35,10 +35,10 @@ class Task:
 
     @contextmanager
     def hinting_at_params(self) -> Iterator[None]:
-        """Adds to errors, where the model got no parameters, that this may be why.
+        """Adds a hint at --params to errors if the model was given no parameters.
 
         Raises:
-            CommandError: In place of another error of edbatch.
+            CommandError: Replaces another error of edbatch.
         """
         try:
             yield
@@ -52,22 +52,25 @@ class Task:
 
 
 def find_workload(name: str, **options: Any) -> Workload:
-    """Finds a ready workload with those of its options that are not None."""
+    """Returns a ready workload; options that are None are ignored."""
     return get_workload(name, **{k: v for k, v in options.items() if v is not None})
 
 
 def load_task(options: TaskOptions, seed: int, count: int, hidden: int = 2) -> Task:
-    """Loads what the options name.
+    """Loads the model and instances that the options name.
 
     Args:
         options: A ready workload with or without data, or the user's own model.
         seed: Seed of sampled instances.
-        count: How many to sample where there are no data.
-        hidden: Length of a ready workload's states, where that matters.
+        count: Number of instances to sample if there are no data.
+        hidden: Length of a ready workload's states, where it matters.
+
+    Returns:
+        The task.
 
     Raises:
-        EdbatchError: The options do not fit together, something that they name does
-            not exist, or data cannot be read.
+        EdbatchError: The options are inconsistent, something that they name does not
+            exist, or data cannot be read.
     """
     if options.model is not None:
         for name in ("workload", "data", "arity", "classify"):

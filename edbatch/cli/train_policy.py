@@ -96,21 +96,24 @@ def train_policy(
     """Learn in which order to run the operations of a model.
 
     A policy decides which operations of a minibatch run together. It is trained on
-    minibatches drawn from three fifths of your data, judged on the way by a fifth, and
-    compared with the heuristics on the last fifth, also at sizes that it was not
-    trained on; the seed draws. Fewer batches are better; no policy can have fewer than
-    the lower bound. Where greedy already meets it on every minibatch nothing is
-    trained: the file then says to follow greedy, as eb.batch does without it.
+    minibatches drawn from three fifths of your data, evaluated during training on one
+    fifth, and compared with the heuristics on the last fifth, also at batch sizes that
+    it was not trained on. The seed determines the minibatches. Fewer batches are
+    better; no policy can have fewer than the lower bound. If greedy already meets the
+    bound on every minibatch, nothing is trained: the policy file then selects greedy,
+    which is also the default of eb.batch.
 
     Ctrl-C or SIGTERM ends the training early: the best policy so far is compared and
-    written, and the exit code is 130. With --out a checkpoint stands beside the policy
-    until training has ended; --resume goes on from there to the very same policy.
+    written, and the exit code is 130. With --out a checkpoint is kept next to the
+    policy until training ends; --resume continues from it and reaches exactly the same
+    policy.
 
-    Beside --out the held-out batches of each evaluation stand in a CSV file, by trial;
-    --metrics names another, --tensorboard a folder for TensorBoard.
+    With --out, the held-out batches of each evaluation are written to a CSV file next
+    to it, by trial; --metrics names another file, --tensorboard a folder for
+    TensorBoard.
 
-    With --serving the policy is for a server: it decides between batches which
-    operations run, whether to wait, and when to look for new requests. It is trained
+    With --serving the policy is for a server: between batches it decides which
+    operations run, whether to wait, and when to check for new requests. It is trained
     in simulation, at the rates of --rate, with the costs of --costs, and compared by
     edbatch compare --serving. There is no checkpoint, and no --resume.
 
@@ -156,7 +159,7 @@ def train_policy(
     graphs, judged, reported = _record(task, batch_size, minibatches, seed)
     anyway = train_anyway or resume
     is_needed = make_ready([*graphs, *judged], settings, anyway=anyway)
-    # Ctrl-C ends the training; another one waits until the policy is saved.
+    # Ctrl-C ends the training; a second one is deferred until the policy is saved.
     with deferred_interrupt():
         policy = train(
             graphs,
@@ -194,7 +197,7 @@ def train_policy(
 def _checkpoint(
     out: Path | None, resume: bool, settings: "Settings", costs: "CostModel | None"
 ) -> Path | None:
-    """The file beside the policy that an interrupted training goes on from."""
+    """Returns the checkpoint of the policy's file, after checking --resume."""
     from edbatch.policies.fsm.checkpoint import check_checkpoint
 
     found = _beside(out)
@@ -224,7 +227,7 @@ def _checkpoint(
 
 
 def _beside(out: Path | None) -> Path | None:
-    """The checkpoint of a policy's file; a device or a pipe has no place beside it."""
+    """Returns the checkpoint's path next to the policy; None for devices and pipes."""
     if out is None or (out.exists() and not out.is_file()):
         return None
     return out.with_name(f"{out.name}.checkpoint")
@@ -260,7 +263,7 @@ def _report(
     *,
     json: bool,
 ) -> None:
-    """Compares the policy with the heuristics, and says how training ended."""
+    """Compares the policy with the heuristics, and reports how training ended."""
     from edbatch.cli.rows import as_rows, comparisons, print_rows, where_beaten
 
     with stage("Comparing with the heuristics"):
@@ -300,7 +303,7 @@ def _report(
 
 
 def describe_outcome(record: "TrainingRecord", states: int) -> str:
-    """Says in a sentence how training ended."""
+    """Describes in a sentence how training ended."""
     if record.stopped == "greedy":
         return (
             "greedy already meets the bound on every minibatch: you need no policy."

@@ -37,14 +37,14 @@ def train_serving(
     logs: LogFiles,
     json: bool,
 ) -> None:
-    """Trains a policy for serving, and writes it."""
+    """Trains a policy for serving and writes it."""
     from edbatch.policies.serving import Objective as Goal
 
     goal = Goal.parse(how.objective)
     _check_method(how)
     run = _training(how, 20 if generations is None else generations)
     server = simulated_server(task_options, given, costs, seed, held_out=False)
-    # Ctrl-C ends the training; another one waits until the policy is saved.
+    # Ctrl-C ends the training; a second one is deferred until the policy is saved.
     with deferred_interrupt():
         with logs.open() as write, progress_bar("{task.fields[found]}") as bar:
             row = bar.add_task("Training", total=None, found="")
@@ -126,7 +126,7 @@ def _check_method(how: ServingTraining) -> None:
 def _training(
     how: ServingTraining, generations: int
 ) -> "Callable[..., ServingRule | ServingMachine]":
-    """The function that trains by the method that was asked for."""
+    """Returns the training function of the chosen method."""
     from edbatch.policies.serving import train_serving_machine, train_serving_policy
 
     if how.method == METHODS[0]:

@@ -1,4 +1,4 @@
-"""Options of `train-policy` that decide how a policy is trained, and what is logged."""
+"""Options of `train-policy` for training and logging."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,7 +133,7 @@ class TrainingOptions:
         """Returns the settings of a training.
 
         Raises:
-            EdbatchError: One is out of range.
+            EdbatchError: A setting is out of range.
         """
         from edbatch.policies.fsm.settings import Settings
 

@@ -1,4 +1,4 @@
-"""Functions of the user's own, named on the command line as package.module:function."""
+"""Loads and calls user functions named package.module:function on the command line."""
 
 import importlib
 import inspect
@@ -15,14 +15,17 @@ from edbatch.errors import EdbatchError, nearest
 
 
 def find(option: str, name: str) -> Any:
-    """Imports what a user named; modules of the current folder can be imported.
+    """Imports an object that a user named, also from modules in the current folder.
 
     Args:
         option: The option, for messages.
         name: ``package.module:function``.
 
+    Returns:
+        The object.
+
     Raises:
-        CommandError: There is no such module or name in it.
+        CommandError: There is no such module, or the module has no such name.
 
     Example:
         >>> find("--model", "math:sqrt")(9.0)
@@ -87,15 +90,18 @@ def _import(option: str, name: str) -> ModuleType:
 
 
 def call(option: str, function: Any, *arguments: Any) -> Any:
-    """Calls a user's function with the arguments, or without if it takes none.
+    """Calls a user's function with the arguments, or with none if it takes none.
 
     Args:
-        option: The option that named it, for messages.
-        function: The function; anything that cannot be called is returned.
-        *arguments: What it may take.
+        option: The option that named the function, for messages.
+        function: The function; an object that is not callable is returned as is.
+        *arguments: The arguments.
+
+    Returns:
+        The function's result.
 
     Raises:
-        CommandError: It takes another number of arguments, or fails.
+        CommandError: The function takes another number of arguments, or fails.
 
     Example:
         >>> call("--instances", lambda: [1], "rng", 2)
@@ -126,7 +132,7 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
 
 @contextmanager
 def running(what: str) -> Iterator[None]:
-    """Turns errors of the user's own code into one sentence that says where."""
+    """Turns an error of the user's code into one sentence that gives its location."""
     try:
         yield
     except EdbatchError:

@@ -5,7 +5,7 @@ from edbatch.cli.console import print_json, print_table
 
 
 def workloads(json: options.Json = False) -> None:
-    """List the ready workloads: what each computes, and the files that it reads.
+    """List the ready workloads, with their descriptions and the files that they read.
 
     Example: edbatch workloads --json
     """

@@ -1,4 +1,4 @@
-"""Pictures of schedules, policies, their training and their comparison.
+"""Plots schedules, policies, their training and their comparison.
 
 Each function returns a matplotlib ``Figure``, which a notebook shows (after
 ``%matplotlib inline``) and ``figure.savefig(path)`` writes. Matplotlib comes with

@@ -1,4 +1,4 @@
-"""Actions of a policy: the types ready in each state, and the one that runs."""
+"""Plots the actions of a policy: the ready types in each state, and the chosen one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,14 +38,14 @@ _NUMBERS = {
 
 @dataclass(frozen=True)
 class _Row:
-    """One state: its rank, what is ready, what runs, and where greedy differs."""
+    """One state: its rank, ready types, action, and disagreements with greedy."""
 
     number: int
     frontier: tuple[int, ...]
     action: int
     visits: int
-    differs: int = 0  # of the visits
-    greedy: int | None = None  # what it runs instead, most often
+    differs: int = 0  # number of visits in which greedy would run another type
+    greedy: int | None = None  # the type greedy would most often run instead
 
 
 def plot_actions(
@@ -54,29 +54,29 @@ def plot_actions(
     structures: Sequence[GraphStructure] = (),
     types: Sequence[TypeKey] | None = None,
 ) -> "Figure":
-    """Draws which types are ready in each state, which one runs, and how often.
+    """Plots the ready types of each state, the type that runs, and the visit counts.
 
     Without `structures` the states are those of the policy's table, the most visited in
-    training first. With them they are those through which the policy passes on these
-    minibatches, and greedy is asked at each step what it would run on the very same
-    frontier: the states stand in the order of the steps at which it would run another
-    type, which a triangle marks. A state's number is its rank by steps, as in
+    training first. With `structures` they are the states that the policy visits on
+    these minibatches, and each action is compared with greedy's choice on the same
+    frontier. States with the most steps at which greedy would run another type come
+    first; a triangle marks that type. A state's number is its rank by steps, as in
     `plot_state_machine` on the same minibatches.
 
     Args:
         machine: The policy.
-        max_states: How many states to draw at most, the first ones.
+        max_states: Maximum number of states to draw; the first ones are drawn.
         structures: Minibatches to run the policy on.
-        types: The types of the model, in the order that decides their colours, for
-            example ``policy.types``; those of the graphs, then the policy's, if None.
+        types: The types of the model, in the order that determines their colours, for
+            example ``policy.types``; if None, those of the graphs, then the policy's.
 
     Returns:
-        The figure: an axes of states by types, and one of visits.
+        The figure, with one axes of states by types and one of visits.
 
     Raises:
         PlotError: The policy has no state, or `max_states` is not positive.
-        PolicyError: A graph is one of another model, or none has a node; or `machine`
-            has no states.
+        PolicyError: A graph belongs to another model, no graph has a node, or `machine`
+            is not a state machine.
         MissingMatplotlibError: Matplotlib is not installed.
 
     Example:
@@ -113,7 +113,7 @@ def plot_actions(
 
 
 def _rows_of_table(machine: StateMachine) -> list[_Row]:
-    """The states of the table, the most visited first."""
+    """Returns the states of the table, the most visited first."""
     if not machine.states:
         raise PlotError(
             "a picture of actions shows the states of a policy but this one has none:"
@@ -130,9 +130,10 @@ def _rows_of_table(machine: StateMachine) -> list[_Row]:
 def _rows_on(
     machine: StateMachine, structures: Sequence[GraphStructure]
 ) -> tuple[tuple[TypeKey, ...], list[_Row]]:
-    """The states that occur on minibatches, those that differ from greedy most first.
+    """Returns states visited on minibatches, most disagreements with greedy first.
 
-    Where the table has no action, which differs by step, the most frequent one stands.
+    In a state that is not in the table the action varies by step: the row has the most
+    frequent one.
     """
     trace = trace_machine(machine, structures)
     differs = trace.action != trace.greedy
@@ -210,7 +211,7 @@ def _draw_grid(
 def _number(
     axes: "Axes", place: int, row: _Row, styles: Sequence[TypeStyle], encoding: str
 ) -> None:
-    """Writes the ranks that the encoding knows."""
+    """Writes the ranks of types that are part of the encoding."""
     if encoding == "base":
         return
     ranked = [row.frontier[0]] if encoding == "max" else row.frontier

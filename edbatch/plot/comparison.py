@@ -1,4 +1,4 @@
-"""Policies compared on workloads: batches, and their ratio to the lower bound."""
+"""Plots policies on workloads: batches, and their ratio to the lower bound."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,28 +19,29 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_LINEAR_TO = 5  # times as many batches: beyond, the axis is logarithmic
-_SPREAD = 0.7  # of a workload's strip, over which its policies spread
+_LINEAR_TO = 5  # largest ratio of batch counts for which the axis is linear
+_SPREAD = 0.7  # share of a workload's strip that its policies take up
 
 
 def plot_comparison(
     rows: Mapping[str, Sequence[Comparison]], title: str = ""
 ) -> "Figure":
-    """Draws what policies reach on workloads.
+    """Plots the number of batches of policies on workloads.
 
-    A strip is a workload, a marker a policy; a line leads from its mean ratio to its
-    worst one.
+    Each workload is a strip, each policy a marker. A line connects a policy's mean
+    ratio with its worst one.
 
     Args:
-        rows: By workload, the rows of its policies, as from
-            `edbatch.policies.compare`; `dataclasses.replace` gives a row another name.
-        title: Stands above.
+        rows: The rows of each workload's policies, by workload, as returned by
+            `edbatch.policies.compare`; `dataclasses.replace` can rename a row.
+        title: The title of the figure.
 
     Returns:
-        The figure: an axes of ratios to the lower bound, and one of batches.
+        The figure, with one axes of ratios to the lower bound and one of batches.
 
     Raises:
-        PlotError: There is no workload, or one without rows.
+        PlotError: There is no workload, a workload has no rows, or two of its rows have
+            the same name.
         MissingMatplotlibError: Matplotlib is not installed.
 
     Example:

@@ -1,4 +1,4 @@
-"""Disagreements of a policy with the heuristics, state by state."""
+"""Plots the disagreements of a policy with the heuristics, by state."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -28,21 +28,21 @@ _BARS = "#5F5F5F"
 def plot_disagreements(
     machine: StateMachine, structures: Sequence[GraphStructure], max_states: int = 25
 ) -> "Figure":
-    """Draws how often a policy runs another type than agenda and greedy would.
+    """Plots how often a policy runs a different type than agenda and greedy would.
 
-    At every step the heuristics are asked about the frontier on which the policy
-    stands, so that one early difference does not make all later steps differ.
+    At every step the heuristics choose a type for the policy's own frontier, so that an
+    early disagreement does not make all later steps differ.
 
     Args:
         machine: The policy.
-        structures: Minibatches to run it on.
-        max_states: How many states to draw at most, the most visited first.
+        structures: Minibatches to run the policy on.
+        max_states: Maximum number of states to draw, the most visited first.
 
     Returns:
-        The figure: an axes of shares of steps per state, and one of steps.
+        The figure, with one axes of shares of steps per state and one of steps.
 
     Raises:
-        PolicyError: There is no graph with nodes, or one of another model.
+        PolicyError: No graph has a node, or a graph belongs to another model.
         PlotError: `max_states` is not positive.
         MissingMatplotlibError: Matplotlib is not installed.
 
@@ -83,7 +83,7 @@ def plot_disagreements(
 
 
 def _share(trace: MachineTrace, where: np.ndarray) -> np.ndarray:
-    """Share of the steps on each frontier at which something holds; [F] float64."""
+    """Returns the share of each frontier's steps for which `where` is true; [F]."""
     hits = np.bincount(trace.frontier, weights=where, minlength=len(trace.frontiers))
     return hits / trace.visits
 

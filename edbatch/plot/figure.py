@@ -1,4 +1,4 @@
-"""Parts of all pictures: figures, panels, legends, axes of counts, numbers in words.
+"""Parts shared by all plots: figures, panels, legends, count axes, number formats.
 
 Matplotlib is imported when the first figure is made.
 """
@@ -20,17 +20,17 @@ _PANEL_IN = (3.9, 2.9)
 _ALONE_IN = (6.0, 3.6)
 _TITLE_CHARACTER_IN = 0.09
 _CHARACTER_IN = 0.08
-_HANDLE_IN = 0.6  # with the gaps around it
+_HANDLE_IN = 0.6  # including the gaps around it
 _LINE_IN = 0.2
-_MOST_TICKS = 4  # of powers of ten: more do not fit beside each other
+_MOST_TICKS = 4  # of a logarithmic axis; more labels do not fit
 
 
 def new_figure(width: float, height: float) -> "Figure":
     """Makes an empty figure that pyplot does not manage.
 
     Args:
-        width: In inches.
-        height: In inches.
+        width: Width in inches.
+        height: Height in inches.
 
     Returns:
         The figure, to draw on and to save with ``savefig``.
@@ -58,6 +58,12 @@ def new_figure(width: float, height: float) -> "Figure":
 def new_panels(count: int) -> "tuple[Figure, list[Axes]]":
     """Makes a figure of panels in rows of up to three.
 
+    Args:
+        count: Number of panels, at least one.
+
+    Returns:
+        The figure and its panels.
+
     Raises:
         MissingMatplotlibError: Matplotlib is not installed.
 
@@ -77,7 +83,7 @@ def new_panels(count: int) -> "tuple[Figure, list[Axes]]":
 
 
 def plain_text(text: str) -> str:
-    r"""Returns a text that matplotlib writes as it is, and not as a formula.
+    r"""Escapes a text so that matplotlib prints it literally, not as a formula.
 
     Example:
         >>> print(plain_text("from $5 to $10"))
@@ -87,14 +93,14 @@ def plain_text(text: str) -> str:
 
 
 def check_names(policies: Sequence[str], where: str) -> None:
-    """Checks that policies, which pictures tell apart by names, have different ones.
+    """Checks that names of policies are distinct, since plots identify them by name.
 
     Args:
-        policies: Their names.
-        where: What they are compared on, for the message.
+        policies: The names.
+        where: The workload or batch size of the comparison, for the message.
 
     Raises:
-        PlotError: Two have the same.
+        PlotError: Two policies have the same name.
     """
     for each in policies:
         if policies.count(each) > 1:
@@ -106,7 +112,11 @@ def check_names(policies: Sequence[str], where: str) -> None:
 
 
 def set_panel_title(axes: "Axes", title: str) -> None:
-    """Sets the title of a panel, in lines no longer than it is wide.
+    """Sets the title of a panel, wrapped to the width of the panel.
+
+    Args:
+        axes: The panel.
+        title: The title.
 
     Example:
         >>> _, [panel] = new_panels(1)
@@ -124,18 +134,18 @@ def set_panel_title(axes: "Axes", title: str) -> None:
 
 
 def legend_below(figure: "Figure", entries: Mapping[str, Any], title: str = "") -> None:
-    """Adds a legend, and makes the figure higher by what it needs.
+    """Adds a legend below a figure, and increases the figure's height to fit it.
 
     Args:
         figure: The figure.
-        entries: What matplotlib calls handles, by label; at least one.
-        title: Stands above them.
+        entries: Matplotlib handles by label; at least one.
+        title: The title of the legend.
     """
     width, height = figure.get_size_inches()
     columns = legend_columns([*entries], width)
     lines = -(-len(entries) // columns) + bool(title)
     figure.set_size_inches(width, height + _LINE_IN * lines)
-    # Matplotlib leaves out labels that begin with an underscore, as cells may.
+    # Matplotlib omits labels that begin with an underscore, as names of cells may.
     labels = [
         f"\N{WORD JOINER}{each}" if each.startswith("_") else each
         for each in map(plain_text, entries)
@@ -153,11 +163,14 @@ def legend_below(figure: "Figure", entries: Mapping[str, Any], title: str = "") 
 
 
 def legend_columns(labels: Sequence[str], width: float) -> int:
-    """Finds the most columns, filled one after the other, that fit into a width.
+    """Returns the largest number of legend columns that fit a width.
 
     Args:
-        labels: The labels, at least one.
-        width: In inches.
+        labels: The labels, at least one; they fill one column after the other.
+        width: Width in inches.
+
+    Returns:
+        The number of columns, at least one.
 
     Example:
         >>> legend_columns(["a", "b", "c"], 5.0), legend_columns(["a" * 50, "b"], 5.0)
@@ -175,12 +188,12 @@ def legend_columns(labels: Sequence[str], width: float) -> int:
 
 
 def set_counts(axes: "Axes", which: Literal["x", "y"], is_log: bool) -> None:
-    """Sets the ticks of an axis at whole numbers, written out.
+    """Formats an axis of counts: ticks at integers, without scientific notation.
 
     Args:
-        axes: The axes, on which everything is drawn.
-        which: Its axis.
-        is_log: Whether it becomes logarithmic; otherwise it starts at 0.
+        axes: The axes, after everything is drawn.
+        which: The axis to format.
+        is_log: Whether the axis becomes logarithmic; otherwise it starts at 0.
     """
     from matplotlib.ticker import (
         LogLocator,
@@ -205,12 +218,15 @@ def set_counts(axes: "Axes", which: Literal["x", "y"], is_log: bool) -> None:
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """Writes how many there are.
+    """Formats a count with its noun.
 
     Args:
         count: The number.
-        one: The noun for one.
-        many: The noun for several; with an s by default.
+        one: The singular of the noun.
+        many: The plural of the noun; the singular with an s by default.
+
+    Returns:
+        The text.
 
     Example:
         >>> counted(1, "state"), counted(2000, "step"), counted(2, "batch", "batches")
@@ -220,10 +236,10 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 
 def check_max_states(max_states: int) -> None:
-    """Checks how many states a picture shall show.
+    """Checks the maximum number of states of a plot.
 
     Raises:
-        PlotError: It is no whole number from 1 on.
+        PlotError: `max_states` is not a positive integer.
     """
     if not isinstance(max_states, Integral) or max_states < 1:
         raise PlotError(

@@ -1,8 +1,8 @@
-"""Short texts for frontiers, as a state machine encodes them."""
+"""Short labels for frontiers, as a state machine encodes them."""
 
 from collections.abc import Sequence
 
-# How to read `frontier_label`, by encoding.
+# Explanation of the labels of `frontier_label`, by encoding.
 READING = {
     "base": "A state is called by the types that are ready.",
     "max": "A state is called by the types that are ready, * by most operations.",
@@ -14,7 +14,14 @@ _RANKED = ("sort", "fall")
 
 
 def frontier_types(encoding: str, frontier: Sequence[int]) -> list[int]:
-    """Lists the types that an encoded frontier names, in its order.
+    """Lists the types in an encoded frontier, in the order of the encoding.
+
+    Args:
+        encoding: The encoding.
+        frontier: The encoded frontier.
+
+    Returns:
+        The types.
 
     Example:
         >>> frontier_types("max", (1, 0, 1)), frontier_types("sort", (1, 0))
@@ -26,17 +33,17 @@ def frontier_types(encoding: str, frontier: Sequence[int]) -> list[int]:
 def frontier_label(
     encoding: str, frontier: Sequence[int], names: Sequence[str], limit: int = 40
 ) -> str:
-    """Writes an encoded frontier on one line.
+    """Formats an encoded frontier on one line.
 
     Args:
         encoding: The encoding.
         frontier: The encoded frontier.
         names: Names of the types.
-        limit: Types beyond so many characters are only counted.
+        limit: Maximum number of characters; further types are only counted.
 
     Returns:
-        For example ``join > leaf`` (more of the first) or ``*join, leaf`` (the star
-        marks the type with most operations ready).
+        For example ``join > leaf`` (more operations of the first type are ready) or
+        ``*join, leaf`` (the star marks the type with the most ready operations).
 
     Example:
         >>> frontier_label("max", (1, 0, 1), ["leaf", "join"])

@@ -1,4 +1,4 @@
-"""Generalisation of policies to other batch sizes than that of their training."""
+"""Plots the generalisation of policies to batch sizes they were not trained at."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -24,18 +24,19 @@ Table = Mapping[int, Sequence[Comparison]]
 def plot_generalisation(
     table: Table | Mapping[str, Table], trained_at: int | None = None
 ) -> "Figure":
-    """Draws the ratio to the lower bound against the batch size.
+    """Plots the ratio to the lower bound against the batch size.
 
     Args:
-        table: Rows of `edbatch.policies.compare` by the number of instances per
-            minibatch, all with the same policies; or such tables by workload.
-        trained_at: The batch size of the training, which is marked.
+        table: Rows of `edbatch.policies.compare` by number of instances per minibatch,
+            all with the same policies; or such tables by workload.
+        trained_at: The batch size of the training, to be marked.
 
     Returns:
         The figure, with one axes per workload.
 
     Raises:
-        PlotError: There is no batch size, or one without rows.
+        PlotError: There is no batch size, a batch size has no rows, or two of its rows
+            have the same name.
         MissingMatplotlibError: Matplotlib is not installed.
 
     Example:
@@ -80,7 +81,7 @@ def plot_generalisation(
                 color=style.color,
                 marker=style.marker,
                 linestyle=style.dashes,
-                # Where policies agree, the earlier stands inside the later.
+                # Where policies agree, the earlier marker is inside the later one.
                 markersize=4 + 1.5 * k,
                 zorder=3 - 0.01 * k,
             )

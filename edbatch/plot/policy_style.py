@@ -1,4 +1,4 @@
-"""Styles of policies: the same colour and marker in every picture."""
+"""Styles of policies: the same colour and marker in every plot."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PolicyStyle:
-    """Colour, marker and dashes of one policy, as matplotlib writes them."""
+    """Colour, marker and line style of one policy, in matplotlib's notation."""
 
     color: str
     marker: str
     dashes: str | tuple[int, tuple[float, ...]]
 
 
-# The hues of the palette of types; in grey, markers and dashes differ.
+# The hues of the types' palette. In greyscale, markers and dashes distinguish them.
 _KNOWN = {
     "learned": PolicyStyle("#BC450F", "o", "-"),
     "learned alone": PolicyStyle("#BC450F", "*", (0, (1, 1))),
@@ -34,14 +34,15 @@ _OTHERS = (
 
 
 def policy_styles(names: Iterable[str]) -> dict[str, PolicyStyle]:
-    """Assigns a style to each policy of a picture.
+    """Assigns a style to each policy of a plot.
 
     Args:
-        names: Names of policies; a name may occur again.
+        names: Names of policies, possibly repeated.
 
     Returns:
-        The style of each, in the order in which they first occur. The rows of
-        `edbatch compare` have their own; other names get those that are left, by turns.
+        The style of each name, in order of first occurrence. The rows of
+        `edbatch compare` have fixed styles; other names cycle through the remaining
+        ones.
 
     Example:
         >>> styles = policy_styles(["fsm-sort", "greedy", "fsm-sort"])

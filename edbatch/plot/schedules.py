@@ -1,4 +1,4 @@
-"""Schedules of one minibatch as timelines, one below the other."""
+"""Plots schedules of one minibatch as timelines, one below the other."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _WIDTH_IN = 10.0
 _ROW_IN = 1.35
-_SEPARATE_UP_TO = 100  # batches; where there are more, gaps and hatches hide colours
+_SEPARATE_UP_TO = 100  # batches; with more of them, gaps and hatches hide the colours
 
 
 def plot_schedules(
@@ -34,26 +34,26 @@ def plot_schedules(
     bound: int | None = None,
     types: Sequence[TypeKey] | None = None,
 ) -> "Figure":
-    """Draws several schedules of one minibatch, batch by batch.
+    """Plots several schedules of one minibatch, batch by batch.
 
-    A row is a schedule, a bar a batch: its colour and hatch say the type, its height
-    how many nodes run at once (logarithmic). A dashed line stands where a schedule that
-    meets the lower bound ends.
+    Each row is a schedule, each bar a batch. Colour and hatch of a bar show the type,
+    its height the number of nodes in the batch (logarithmic). A dashed line marks the
+    end of a schedule that meets the lower bound.
 
     Args:
-        schedules: Schedules by label, or schedules, which are labelled by the names of
-            their policies.
+        schedules: Schedules by label, or a sequence of schedules, which are labelled
+            with the names of their policies.
         structure: The minibatch's graph.
         bound: The lower bound on the number of batches; `lower_bound` if None.
-        types: The types of the model, in the order that decides their colours, for
+        types: The types of the model, in the order that determines their colours, for
             example ``policy.types``; those of the graph if None.
 
     Returns:
         The figure, with one axes per schedule.
 
     Raises:
-        PlotError: There is no schedule, or one is of another graph or of none; or an
-            argument is something else.
+        PlotError: There is no schedule, a schedule belongs to another graph, the graph
+            has no nodes, or an argument has a wrong type.
         MissingMatplotlibError: Matplotlib is not installed.
 
     Example:
@@ -155,7 +155,7 @@ def _draw_batches(
             width=0.86 if is_wide else 1.0,
             color=style.color,
             hatch=style.hatch if has_hatches else "",
-            edgecolor=style.ink,  # of the hatch: the bar has no line
+            edgecolor=style.ink,  # colour of the hatch; the bar has no outline
             linewidth=0,
             hatch_linewidth=1.0 if is_wide else 0.4,
         )
@@ -167,7 +167,7 @@ def _draw_axes(rows: Sequence["Axes"], longest: int, bound: int) -> None:
 
     for axes in rows:
         set_counts(axes, "y", is_log=True)
-        axes.set_ylim(bottom=0.7)  # a batch of one node shows
+        axes.set_ylim(bottom=0.7)  # so that a batch of one node is visible
         axes.grid(axis="y", color="#E6E6E6")
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)

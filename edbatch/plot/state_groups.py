@@ -1,4 +1,4 @@
-"""States of a machine that its picture shows, alone or as one group."""
+"""Groups the states of a state machine for its plot."""
 
 from dataclasses import dataclass
 
@@ -6,23 +6,23 @@ import numpy as np
 
 from edbatch.policies import MachineTrace
 
-# Groups of rarer states; those of more types are one.
+# Maximum number of groups of rarer states; the last one may combine several types.
 _GROUPS = 6
 MANY_TYPES = -1
 
 
 @dataclass(frozen=True, eq=False)
 class StateGroups:
-    """``K`` nodes of a picture of ``F`` states: states by themselves, then groups.
+    """``K`` nodes of a plot of ``F`` states: single states, then groups.
 
     Attributes:
         node: The node that shows each state.
-        state: The state of a node by itself; of a group, its most visited one.
-        members: Number of states of each node, 1 for a state by itself.
-        runs: Type that runs in a node, the most frequent one where the greedy heuristic
-            chooses; `MANY_TYPES` in a group of several.
-        visits: Steps in each node.
-        is_known: Whether a state of the node is in the machine's table.
+        state: The state of each node; the most visited state of a group.
+        members: Number of states of each node, 1 for a single state.
+        runs: Type that runs in each node, or the most frequent type if the greedy
+            heuristic chooses; `MANY_TYPES` for a group with several types.
+        visits: Number of steps in each node.
+        is_known: Whether some state of the node is in the machine's table.
     """
 
     node: np.ndarray  # [F] int64
@@ -34,14 +34,14 @@ class StateGroups:
 
 
 def group_states(trace: MachineTrace, max_states: int) -> StateGroups:
-    """Groups the states beyond the most visited ones by the type that runs in them.
+    """Groups all but the most visited states by the type that runs in them.
 
     Args:
         trace: The steps of the machine.
-        max_states: How many states stand by themselves.
+        max_states: Number of most visited states that are not grouped.
 
     Returns:
-        The nodes; a group of one state is a state by itself.
+        The nodes; a group of one state counts as a single state.
 
     Example:
         >>> from edbatch.policies import StateMachine, trace_machine
@@ -70,7 +70,7 @@ def group_states(trace: MachineTrace, max_states: int) -> StateGroups:
 
 
 def _nodes(trace: MachineTrace, runs: np.ndarray, node: np.ndarray) -> StateGroups:
-    """Puts groups of one state before the others, and describes all nodes."""
+    """Puts groups of one state before the others, and computes the attributes."""
     alone = np.bincount(node) == 1
     number = np.empty(len(alone), np.int64)
     number[np.argsort(~alone, kind="stable")] = np.arange(len(alone))
@@ -90,10 +90,10 @@ def _nodes(trace: MachineTrace, runs: np.ndarray, node: np.ndarray) -> StateGrou
 
 
 def most_frequent_action(trace: MachineTrace) -> np.ndarray:
-    """The type that ran most often in each state; ``[F] int64``.
+    """Returns the type that ran most often in each state; ``[F] int64``.
 
-    In a state of the table it is always the same; elsewhere the greedy heuristic
-    chooses, which sees more than the state.
+    In a state of the table the type is always the same. In other states the greedy
+    heuristic chooses, based on more than the state.
     """
     ran = np.zeros((len(trace.frontiers), len(trace.types)), np.int64)
     np.add.at(ran, (trace.frontier, trace.action), 1)

@@ -1,9 +1,9 @@
-"""The layout of a machine's states in its picture.
+"""Lays out the states of a state machine in its plot.
 
-States stand in columns, from left to right by when they occur in a schedule, because
-the moves between them go round in circles and have no layers of their own. Inside a
-column they are ordered by the mean position of their neighbours, weighted by the moves
-(the barycentre method of Sugiyama, Tagawa, Toda 1981), in a few sweeps.
+States are placed in columns, from left to right by the mean time at which they occur in
+a schedule, because the moves between them are cyclic and define no layers. Within a
+column, states are ordered by the mean position of their neighbours, weighted by the
+moves (the barycentre method of Sugiyama, Tagawa, Toda 1981), in a few sweeps.
 """
 
 import math
@@ -19,25 +19,26 @@ from edbatch.policies.fsm.machine_trace import END
 
 _COLUMNS_PER_ROW = 2.5
 _SWEEPS = 8
-_MAIN_SHARE = 0.8  # of all moves, that the main ones make up
-_MAIN_PER_NODE = 1.5  # at most
-_MOVES_PER_NODE = 3  # that are drawn; rarer ones are only counted
+_MAIN_SHARE = 0.8  # share of all moves that the main ones make up
+_MAIN_PER_NODE = 1.5  # limit on the number of main moves
+_MOVES_PER_NODE = 3  # number of moves that are drawn; rarer ones are only counted
 
 
 @dataclass(frozen=True, eq=False)
 class StateLayout:
-    """Places of the ``K`` nodes of a picture, and of the start and the end.
+    """Positions of the ``K`` nodes of a plot, and of the start and the end.
 
-    Rows ``K`` and ``K + 1`` of `place` are those of the start and the end, which moves
-    refer to by these numbers.
+    Rows ``K`` and ``K + 1`` of `place` are the start and the end. `moves` refers to
+    them by these numbers.
 
     Attributes:
-        place: Column and row of each; every other column is half a row lower.
-        moves: From, to and number of steps of each of ``M`` moves to another node, the
-            most frequent first.
+        place: Column and row of each node; every other column is half a row lower.
+        moves: Source, target and number of steps of each of ``M`` moves to another
+            node, the most frequent first.
         is_main: Whether a move is the most frequent one into or out of a node, or one
-            of the most frequent of all, which make up four fifths unless they are many.
-        stays: Steps from each node to itself.
+            of the most frequent moves overall: those that make up four fifths of all
+            steps of moves, but at most 1.5 per node.
+        stays: Number of steps from each node to itself.
         rows: Number of rows.
         columns: Number of columns.
     """
@@ -51,13 +52,20 @@ class StateLayout:
 
     @property
     def is_drawn(self) -> np.ndarray:
-        """The main moves, and others while there are few; ``[M] bool``."""
+        """Main moves, and the most frequent others up to a limit; ``[M] bool``."""
         rank = np.arange(len(self.moves))
         return self.is_main | (rank < _MOVES_PER_NODE * len(self.stays))
 
 
 def lay_out_states(trace: MachineTrace, groups: StateGroups) -> StateLayout:
-    """Places the nodes of a picture of a machine.
+    """Computes the positions of the nodes in a plot of a state machine.
+
+    Args:
+        trace: The steps of the machine.
+        groups: The nodes.
+
+    Returns:
+        The layout.
 
     Example:
         >>> from edbatch.plot.state_groups import group_states
@@ -88,7 +96,7 @@ def lay_out_states(trace: MachineTrace, groups: StateGroups) -> StateLayout:
 
 
 def _moves(trace: MachineTrace, groups: StateGroups) -> tuple[np.ndarray, np.ndarray]:
-    """Counts the moves between the nodes, start and end, and the stays."""
+    """Counts the moves between nodes, start and end, and the steps that stay."""
     count = len(groups.members)
     steps: Counter[tuple[int, int]] = Counter()
     ends = np.flatnonzero(trace.next_frontier == END) + 1
@@ -104,7 +112,7 @@ def _moves(trace: MachineTrace, groups: StateGroups) -> tuple[np.ndarray, np.nda
 
 
 def _main_moves(moves: np.ndarray, count: int) -> np.ndarray:
-    """Marks moves for `StateLayout.is_main`; moves are the most frequent first."""
+    """Computes `StateLayout.is_main`; moves are sorted, the most frequent first."""
     before = np.cumsum(moves[:, 2]) - moves[:, 2]
     is_main = before < _MAIN_SHARE * moves[:, 2].sum()
     is_main[int(_MAIN_PER_NODE * count) :] = False
@@ -115,7 +123,7 @@ def _main_moves(moves: np.ndarray, count: int) -> np.ndarray:
 
 
 def _mean_time(trace: MachineTrace, groups: StateGroups) -> np.ndarray:
-    """Mean time of each node, from 0 (start of a schedule) to 1; [K] float64."""
+    """Returns each node's mean time, from 0 (start of a schedule) to 1; [K] float64."""
     ends = np.flatnonzero(trace.next_frontier == END) + 1
     lengths = np.diff(ends, prepend=0)
     step = np.arange(len(trace.frontier)) - np.repeat(ends - lengths, lengths)
@@ -124,7 +132,7 @@ def _mean_time(trace: MachineTrace, groups: StateGroups) -> np.ndarray:
 
 
 def _spread(members: int, rows: int, column: int) -> np.ndarray:
-    """Rows for the states of one column, in the middle of it."""
+    """Returns the rows of the states of one column, vertically centred."""
     lower = 0.5 * (column % 2) if rows > 1 else 0.0
     return np.arange(members) + (rows - members) / 2 + lower
 
@@ -132,7 +140,7 @@ def _spread(members: int, rows: int, column: int) -> np.ndarray:
 def _sort_columns(
     place: np.ndarray, moves: np.ndarray, count: int, rows: int, columns: int
 ) -> None:
-    """Orders each column by the mean row of its states' neighbours; updates rows."""
+    """Sorts each column by its states' mean neighbour row; updates rows in place."""
     for column in range(columns):
         members = np.flatnonzero(place[:count, 0] == column)
         pull = []

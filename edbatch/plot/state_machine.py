@@ -1,4 +1,4 @@
-"""A state machine as a graph: the states that it passes through, and its moves."""
+"""Plots a state machine as a graph of the states it visits and its moves."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _CELL_IN = (1.45, 1.45)
-_DIAMETER_PT = (14.0, 36.0)  # of the states' circles, the smallest and the largest
+_DIAMETER_PT = (14.0, 36.0)  # of the smallest and the largest circle
 _RING_PT = 3.0  # from a group's circle to the ring around it
 _END_PT = 8.0
-_LINES = 4  # of types in a label; those beyond are counted
+_LINES = 4  # maximum number of types in a label; further types are counted
 _MAIN, _RARE = "#4A4A4A", "#C9C9C9"  # arrows
 _DASHED = (0, (2, 1.5))
 _MANY = TypeStyle("#FFFFFF", "")
 
-# How to read the labels, by encoding.
+# Explanation of the labels, by encoding.
 _READING = {
     "base": "▸ the type that runs, of those that are ready",
     "max": "▸ the type that runs, of those that are ready; * most operations",
@@ -49,30 +49,31 @@ def plot_state_machine(
     max_states: int = 8,
     types: Sequence[TypeKey] | None = None,
 ) -> "Figure":
-    """Draws the states that a policy passes through on graphs, and its moves.
+    """Plots the states that a policy visits on graphs, and its moves between them.
 
-    A circle is a state: its area grows with the steps there, its number is its rank by
-    them, its colour and hatch say which type runs; below it stand the types that are
-    ready. A dashed circle is a state that is not in the policy's table. A circle in a
-    ring is a group of rarer states in which one type runs. States stand
-    from left to right by when they occur. Arrows are the wider the more often they were
-    taken: dark are the most frequent ones, which make up four fifths of all moves where
-    these are few, and the most frequent one into and out of each state; others are
-    pale, and the rarest are left out. A number beside a round arrow counts the steps
-    that stay.
+    Each circle is a state. Its area grows with the number of steps in the state, its
+    number is its rank by steps, its colour and hatch show the type that runs; the ready
+    types are listed below it. A dashed circle is a state that is not in the policy's
+    table. A circle in a ring is a group of rarer states in which one type runs, or
+    several if it is white. States are placed from left to right by when they occur.
+    Arrows are moves, wider if they are more frequent. The main moves are dark: the most
+    frequent ones, up to four fifths of all moves or 1.5 arrows per state, and the most
+    frequent one into and out of each state. Others are pale, and the rarest are
+    omitted. The number next to a circular arrow counts the steps that stay in a state.
 
     Args:
         machine: The policy.
-        structures: Minibatches to run it on, as its table has no transitions.
-        max_states: How many states have a circle of their own, the most visited ones.
-        types: The types of the model, in the order that decides their colours, for
+        structures: Minibatches to run the policy on, since its table has no
+            transitions.
+        max_states: Number of most visited states that have a circle of their own.
+        types: The types of the model, in the order that determines their colours, for
             example ``policy.types``; those of the graphs if None.
 
     Returns:
         The figure, with one axes.
 
     Raises:
-        PolicyError: There is no graph with nodes, or one of another model.
+        PolicyError: No graph has a node, or a graph belongs to another model.
         PlotError: `max_states` is not positive.
         MissingMatplotlibError: Matplotlib is not installed.
 
@@ -191,7 +192,7 @@ def _texts(
     node: int,
     names: Sequence[str],
 ) -> tuple[str, str]:
-    """Labels in a circle, and below it."""
+    """Returns the labels inside a circle and below it."""
     runs, members = int(groups.runs[node]), int(groups.members[node])
     if members > 1:
         what = [] if runs == MANY_TYPES else [f"▸{names[runs]}"]
@@ -202,7 +203,7 @@ def _texts(
     ready = frontier_types(encoding, frontier)
     lines = [f"{'▸' * (t == runs)}{'*' * (t == most)}{names[t]}" for t in ready]
     if len(lines) > _LINES:
-        # What runs is always named.
+        # The type that runs is always named.
         kept = sorted({*range(_LINES - 1), ready.index(runs)})[:_LINES]
         lines = [*(lines[k] for k in kept), f"+{len(lines) - len(kept)} more"]
     return f"{state + 1}", "\n".join(lines)

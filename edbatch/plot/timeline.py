@@ -1,4 +1,4 @@
-"""The batches of one minibatch over time, and where its arithmetic is."""
+"""Plots the batches of one minibatch over time, with their arithmetic throughput."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,27 +22,28 @@ if TYPE_CHECKING:
 
 _SIZE_IN = (10.0, 5.4)
 _PALE = 0.5
-_HATCHED = 0.004  # share of the time from which on a bar is wide enough for a hatch
+_HATCHED = 0.004  # smallest share of the time for which a bar is hatched
 
 
 def plot_timeline(report: Explanation) -> "Figure":
-    """Draws the batches of a minibatch over time.
+    """Plots the batches of a minibatch over time.
 
-    A bar is a batch: as wide as it takes, as high as the nodes that run at once
-    (logarithmic), in the colour of its type. Below are the multiplications and
-    additions of its products by the time that it takes, without those of padding. The
-    legend says each type's share of the time and of the arithmetic: a type with much
-    of the one and little of the other runs in narrow batches, or moves memory.
+    Each bar is a batch: its width is its time, its height the number of its nodes
+    (logarithmic), its colour the type. The lower axes shows the rate of multiplications
+    and additions of its matrix products, excluding padding. The legend gives each
+    type's share of the time and of the arithmetic. A type with a large share of the
+    time and a small one of the arithmetic runs in narrow batches, or is bound by
+    memory.
 
     Args:
-        report: The minibatch, with times: from ``explain(..., measure=True)``, or of a
-            function with costs.
+        report: The explanation of a minibatch, with times: from
+            ``explain(..., measure=True)``, or from a function with costs.
 
     Returns:
         The figure, with one axes for nodes and one for arithmetic.
 
     Raises:
-        PlotError: It is no report, or has no times.
+        PlotError: `report` is not an `Explanation`, or has no times.
         MissingMatplotlibError: Matplotlib is not installed.
 
     Example:
@@ -81,7 +82,7 @@ def plot_timeline(report: Explanation) -> "Figure":
         flops = nodes * (report.types[use].flops / max(1, report.types[use].nodes))
         took = times_us[own]
         rate = np.divide(flops, 1e3 * took, out=np.zeros(len(took)), where=took > 0)
-        # What is hoisted out of a type has its colour, but pale.
+        # Hoisted products of a type have the type's colour, but pale.
         alpha = _PALE if report.types[use].hoisted else None
         draw = partial(_draw, starts[own], took, style, total_ms, alpha)
         bars[use] = draw(nodes, top)
@@ -108,7 +109,7 @@ def _draw(
         align="edge",
         color=style.color,
         hatch=style.hatch if wide else None,
-        edgecolor=style.ink,  # of the hatch: the bar has no line
+        edgecolor=style.ink,  # colour of the hatch; the bar has no outline
         linewidth=0,
         hatch_linewidth=0.5,
         alpha=alpha,
@@ -117,7 +118,7 @@ def _draw(
 
 def _label(report: Explanation, top: "Axes", bottom: "Axes", total_ms: float) -> None:
     set_counts(top, "y", is_log=True)
-    top.set_ylim(bottom=0.7)  # a batch of one node shows
+    top.set_ylim(bottom=0.7)  # so that a batch of one node is visible
     top.set_ylabel("nodes in the batch")
     count = counted(report.plan.batches, "batch", "batches")
     hoisted = len(report.batches) - report.plan.batches
@@ -139,7 +140,7 @@ def _label(report: Explanation, top: "Axes", bottom: "Axes", total_ms: float) ->
 
 
 def _entries(report: Explanation, bars: dict[int, Any]) -> dict[str, Any]:
-    """Entries of the legend, one per type, most time first."""
+    """Returns the entries of the legend, one per type, by descending time."""
     uses, total = report.types, report.time_us or 1.0
     names = short_names([use.type for use in uses if not use.hoisted])
     named = dict(zip((use.type for use in uses if not use.hoisted), names, strict=True))

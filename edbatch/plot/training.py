@@ -1,4 +1,4 @@
-"""Training curves: batches on held-out minibatches, judgement by judgement."""
+"""Plots training curves: batches on held-out minibatches at each evaluation."""
 
 import math
 from collections.abc import Sequence
@@ -18,32 +18,32 @@ if TYPE_CHECKING:
 
 _CURVES = (("#BC450F", "o"), ("#2A9D6E", "D"), ("#8F3F71", "P"), ("#56B4E9", "X"))
 _UNTRAINED = (0, (7, 2, 1, 2, 1, 2))
-_LEGEND_LINE = 0.11  # of a panel's height
-# Heuristics above so many times the distance from the bound to what matters are in
-# words: as lines they would flatten the curves.
+_LEGEND_LINE = 0.11  # share of a panel's height
+# Heuristics more than this many times as far above the bound as the higher of greedy
+# and the curves' first values are given as text: their lines would flatten the curves.
 _FAR = 3.0
 
 
 def plot_training(records: Sequence[TrainingRecord]) -> "Figure":
-    """Draws the batches on held-out minibatches against the trials of training.
+    """Plots the batches on held-out minibatches against the trials of training.
 
-    Records of one workload share a panel, in which each has a line, the best so far,
-    labelled by its encoding with the trials and seconds that it took, and a pale curve
-    through all evaluations, which may leave the picture; or one point where greedy met
-    the bound and nothing was trained. Of the encoding ``"fall"`` a dashed line says
-    what it reaches untrained; the others, untrained, are greedy. The heuristics and the
-    bound are lines, those of the panel's first record; heuristics far above the rest
-    are named at its top.
+    Records of one workload share a panel. Each record has a line for the best value so
+    far, labelled with its encoding and the trials and seconds of its training, and a
+    pale curve through all evaluations, which may extend beyond the panel. A record
+    where greedy met the bound and nothing was trained has a single point. For the
+    encoding ``"fall"`` a dashed line shows the value before training; the other
+    encodings start as greedy. Horizontal lines show the heuristics and the bound of the
+    panel's first record; heuristics far above the curves are named at the top instead.
 
     Args:
         records: Training records, such as ``policy.training``.
 
     Returns:
-        The figure, with one axes per workload; policies that learned from measured
-        costs have one of their own, whose levels are costs.
+        The figure, with one axes per workload. Policies trained with measured costs
+        have a separate axes per workload, which shows costs.
 
     Raises:
-        PlotError: There is no record, or one has no curve.
+        PlotError: There is no record, or a record has no curve.
         MissingMatplotlibError: Matplotlib is not installed.
 
     Example:
@@ -100,7 +100,7 @@ def _check(records: Sequence[TrainingRecord]) -> None:
 
 
 def _draw_curve(axes: "Axes", record: TrainingRecord, k: int) -> None:
-    """The best so far, up to the last trial."""
+    """Draws the best value so far, up to the last trial."""
     trials, batches = zip(*record.curve, strict=True)
     color, marker = _CURVES[k % len(_CURVES)]
     best = np.minimum.accumulate(batches)
@@ -114,7 +114,7 @@ def _draw_curve(axes: "Axes", record: TrainingRecord, k: int) -> None:
         marker=marker,
         markevery=np.flatnonzero(is_better).tolist(),
         drawstyle="steps-post",
-        # Where curves agree, the earlier stands inside the later.
+        # Where curves agree, the earlier marker is inside the later one.
         markersize=6 + k,
         markeredgecolor="white",
         markeredgewidth=0.6,
@@ -125,12 +125,12 @@ def _draw_curve(axes: "Axes", record: TrainingRecord, k: int) -> None:
 
 
 def _seconds(elapsed_s: float) -> str:
-    """Two digits, and all of those before the point."""
+    """Formats seconds with two significant digits, or as an integer from 99.5 on."""
     return f"{elapsed_s:.2g}" if elapsed_s < 99.5 else f"{elapsed_s:,.0f}"
 
 
 def _draw_evaluations(axes: "Axes", record: TrainingRecord, k: int) -> dict[str, Any]:
-    """All evaluations, and the level of an encoding before any training."""
+    """Draws all evaluations, and the level of an encoding before training."""
     trials, batches = zip(*record.curve, strict=True)
     color, marker = _CURVES[k % len(_CURVES)]
     handles = {}
@@ -152,15 +152,15 @@ def _draw_evaluations(axes: "Axes", record: TrainingRecord, k: int) -> dict[str,
 
 
 def untrained_batches(record: TrainingRecord) -> float | None:
-    """Returns what the encoding of a policy reached before anything was learned.
+    """Returns the number of batches that a policy's encoding reached before training.
 
     Args:
-        record: Its training record.
+        record: The training record of the policy.
 
     Returns:
-        Batches on the held-out minibatches of always taking the first type of `"fall"`,
-        with equal weights; None for other encodings, which follow greedy untrained, and
-        where nothing was trained.
+        Batches on the held-out minibatches if the first type of ``"fall"``, with equal
+        weights, always runs. None for other encodings, which follow greedy before
+        training, and if nothing was trained.
 
     Example:
         >>> from edbatch.policies import get_policy
@@ -173,7 +173,7 @@ def untrained_batches(record: TrainingRecord) -> float | None:
 
 
 def _highest(records: Sequence[TrainingRecord]) -> float:
-    """The highest of greedy, and of what training began with."""
+    """Returns the maximum of greedy's batches and the curves' first values."""
     return max(
         records[0].held_out_greedy,
         *(record.curve[0][1] for record in records),
@@ -183,7 +183,7 @@ def _highest(records: Sequence[TrainingRecord]) -> float:
 def _draw_levels(
     axes: "Axes", record: TrainingRecord, highest: float
 ) -> tuple[dict[str, Any], str]:
-    """Draws lines; also returns a text about the levels above the picture."""
+    """Draws heuristics and bound; also returns a text about levels above the panel."""
     levels: dict[str, float | None] = {
         "agenda": record.held_out_agenda,
         "agenda-remaining": record.held_out_agenda_remaining,
@@ -194,7 +194,7 @@ def _draw_levels(
     bound = record.held_out_lower_bound
     top = bound + _FAR * (highest - bound) if highest > bound else math.inf
     for name, level in levels.items():
-        if level is None:  # not on record
+        if level is None:  # not recorded
             continue
         if level > top:
             above.append(f"{name} {level:,.0f}")
@@ -204,13 +204,13 @@ def _draw_levels(
             level,
             color=style.color,
             linestyle="-" if name == "greedy" else style.dashes,
-            # Where the bound is met, it stands inside the wider line of greedy.
+            # Greedy's line is wider, so the bound's line shows inside it if they agree.
             linewidth=3.6 if name == "greedy" else 1.6,
         )
     handles["lower bound"] = axes.axhline(bound, color="black", ls="--", lw=1.2)
     shown = [each for each in levels.values() if each is not None and each <= top]
     span = max(highest, *shown) - bound
-    if span > 0:  # evaluations of tables that were not kept may leave the picture
+    if span > 0:  # evaluations of discarded tables may be outside the panel
         axes.set_ylim(bound - 0.1 * span, bound + 1.2 * span)
     return handles, f"↑ above: {', '.join(above)}" if above else ""
 
@@ -218,7 +218,7 @@ def _draw_levels(
 def _draw_axes(axes: "Axes", workload: str, curves: int, above: str) -> None:
     from matplotlib.ticker import NullLocator, StrMethodFormatter
 
-    axes.set_xscale("symlog", linthresh=1)  # a judgement may come before all trials
+    axes.set_xscale("symlog", linthresh=1)  # the first evaluation may be at trial 0
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlim(-0.15, 1.3 * max(1, axes.dataLim.x1))

@@ -1,4 +1,4 @@
-"""Styles of types of operations: short names, and colours with hatches."""
+"""Styles of node types: short names, and colours with hatches."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from edbatch.graph import GraphStructure, TypeKey
 
-# The hues of Okabe and Ito's palette, which people with any colour vision can tell
-# apart, in steps of 9 or more of the lightness L* (CIELAB), so that they differ in grey
-# too; neighbours in the list differ by more. Of two that are near in grey one has a
-# hatch, and in every further round of colours each has another.
+# The hues of Okabe and Ito's palette, which are distinguishable with any colour vision,
+# spaced by at least 9 in lightness L* (CIELAB) so that they also differ in greyscale;
+# neighbours in the list differ by more. Of two colours that are close in greyscale one
+# has a hatch, and each further round through the colours uses other hatches.
 PALETTE = (
     "#0F559F",  # blue, L* 36
     "#EBA030",  # orange, 72
@@ -26,14 +26,14 @@ _DARK = frozenset({"#0F559F", "#BC450F", "#3B1559"})
 
 @dataclass(frozen=True)
 class TypeStyle:
-    """The filling of one type; `hatch` as matplotlib writes it."""
+    """The fill of one type; `hatch` is in matplotlib's notation."""
 
     color: str
     hatch: str
 
     @property
     def ink(self) -> str:
-        """Colour of hatches and texts on the fill: white on dark ones, else black."""
+        """Colour of hatches and text on the fill: white on dark fills, or black."""
         return "white" if self.color in _DARK else "black"
 
 
@@ -41,7 +41,10 @@ def type_style(position: int) -> TypeStyle:
     """Returns the fill of a type.
 
     Args:
-        position: Position of the type among those of its model.
+        position: Position of the type among the types of its model.
+
+    Returns:
+        The fill.
 
     Example:
         >>> len({type_style(k) for k in range(63)})
@@ -57,17 +60,17 @@ def type_styles(
     structures: Iterable[GraphStructure] = (),
     others: Iterable[TypeKey] = (),
 ) -> dict[TypeKey, TypeStyle]:
-    """Assigns a fill to each type of a picture.
+    """Assigns a fill to each type of a plot.
 
-    The graphs of one model list its types in one order, that in which recording met
-    them, so a type has the same fill in all pictures of them. Policies from files list
-    them in the order of their training.
+    All graphs of one model list its types in the order in which recording met them, so
+    a type has the same fill in all plots of these graphs. Policies from files list
+    types in the order of their training.
 
     Args:
-        types: The types of the model, in the order that decides; None for that of the
-            graphs.
-        structures: The graphs of the picture.
-        others: Types that the picture shows besides.
+        types: The types of the model, in the order that determines the fills; None for
+            the order of the graphs.
+        structures: The graphs of the plot.
+        others: Other types in the plot.
 
     Returns:
         The fill of each type.
@@ -87,11 +90,15 @@ def type_styles(
 
 
 def short_names(types: Sequence[TypeKey], limit: int = 24) -> list[str]:
-    """Names types by as little as tells them apart.
+    """Returns short, unique names of types.
+
+    Args:
+        types: The types.
+        limit: Maximum length of a name, without the position that makes it unique.
 
     Returns:
-        A name for each, different from the others': the cell alone where that is
-        enough, else with the last parts of the parameters' path or the arity.
+        A unique name for each type: the cell's name if that is enough, otherwise with
+        the last parts of the parameters' path or the arity.
 
     Example:
         >>> short_names([TypeKey("leaf", "embed", 0), TypeKey("join", "enc.up", 2)])
@@ -117,7 +124,7 @@ def short_names(types: Sequence[TypeKey], limit: int = 24) -> list[str]:
 
 
 def _forms(key: TypeKey) -> tuple[str, ...]:
-    """Possible names of a type, the shortest first."""
+    """Returns possible names of a type, the shortest first."""
     parts = key.path.split(".")
     last, last_two = (
         f"{key.cell}@{'.'.join(parts[-k:])}" if key.path else key.cell for k in (1, 2)
