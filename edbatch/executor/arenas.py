@@ -1,7 +1,7 @@
 """Arenas: the arrays that hold all values of a minibatch, one per array kind.
 
-They belong to the caller of an executor, which takes them and returns them. Inside a
-compiled program they are updated in place; `compiled_copies` looks for exceptions.
+The caller of an executor owns them: the executor takes them and returns them. Inside a
+compiled program they are updated in place; `compiled_copies` finds violations.
 """
 
 import jax
@@ -14,7 +14,7 @@ Arenas = dict[int, Array]  # array kind -> [rows, ...]
 
 
 def new_arenas(shape: ProgramShape) -> Arenas:
-    """Allocates arenas; only their zero row is cleared.
+    """Allocates arenas; only row 0, the zero row, is initialized.
 
     Args:
         shape: The program.
@@ -38,10 +38,10 @@ def compiled_copies(
     Args:
         compiled: A compiled function that runs the program.
         shape: The program.
-        entry: Also list copies that happen once per call, outside all loops.
+        entry: Also list copies outside all loops, which happen once per call.
 
     Returns:
-        The offending lines; empty for a good program.
+        The HLO lines that copy an arena; empty for a good program.
     """
     sizes = [
         f"[{','.join(map(str, (rows, *shape.types.avals[kind].shape)))}]"

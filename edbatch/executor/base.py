@@ -1,6 +1,6 @@
 """The protocol of executors: arenas in, arenas out.
 
-An executor runs a stream on arenas that the caller gives and takes back. A function
+An executor runs a stream on arenas that the caller passes in and gets back. A function
 that is compiled with the arenas donated updates them in place, so a minibatch may run
 as several streams, one after the other, on arenas that stay on the device:
 
@@ -9,8 +9,8 @@ as several streams, one after the other, on arenas that stay on the device:
     for stream in streams:
         arenas = run(program, prepared, arenas, pools, stream)
 
-The streams may be of other programs (buckets) of the same types; arenas may have more
-rows than the program asks for, and there may be more of them.
+The streams may belong to other programs (buckets) of the same types. Arenas may have
+more rows than the program needs, and there may be more arenas than it uses.
 """
 
 from typing import Protocol
@@ -24,7 +24,7 @@ Prepared = dict[int, Packed]  # type id -> packed parameters of its cell
 
 
 class Executor(Protocol):
-    """A way to run streams, made for a kind of device."""
+    """A way to run streams, implemented for a kind of device."""
 
     def run(
         self,
@@ -39,8 +39,8 @@ class Executor(Protocol):
         Args:
             program: The program.
             prepared: The packed parameters, from `ProgramShape.pack`.
-            arenas: Values by array kind, ``[rows, ...]``; row 0 is zero. Whatever the
-                stream reads and does not write itself is there.
+            arenas: Values by array kind, ``[rows, ...]``; row 0 is zero. They hold
+                everything that the stream reads and does not write itself.
             pools: External inputs by array kind, ``[rows, ...]``; row 0 is zero.
             stream: The stream.
 

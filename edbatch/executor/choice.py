@@ -12,8 +12,8 @@ def executor_of(target: Target) -> Executor:
         target: The kind of device.
 
     Returns:
-        One for every kind: how it comes to the code of a chunk, by loops or a switch,
-        is a field of the target (`edbatch.executor.loops.walk`).
+        The same executor for every kind of device: whether it reaches a chunk's code by
+        loops or a switch is a field of the target (`edbatch.executor.loops.walk`).
 
     Example:
         >>> from edbatch.target import CPU

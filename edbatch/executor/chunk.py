@@ -1,4 +1,4 @@
-"""A chunk of nodes of one type: where its rows come from and go to."""
+"""A chunk of nodes of one type: reading its inputs and writing its outputs."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
@@ -17,18 +17,18 @@ from edbatch.target import Target
 
 
 class Chunk(NamedTuple):
-    """One chunk, as its record describes it.
+    """One chunk, decoded from its record.
 
     Attributes:
         node_type: Its type.
         target: The kind of device that runs it.
-        width: Its rows, W; a number that is known when the program is compiled.
-        output_rows: First row of each output, scalars.
-        size: Number of its nodes; the rest is padding. A scalar.
-        member: Whose parameters it reads (`ProgramShape.own`), a scalar; None where
-            its type has no family.
-        externals: Rows of pools.
-        operands: Rows of arenas.
+        width: Its number of rows, W; static.
+        output_rows: First arena row of each output, scalars.
+        size: Number of nodes, a scalar; the other rows are padding.
+        member: Index of the member whose parameters it reads (`ProgramShape.own`), a
+            scalar; None if its type has no family.
+        externals: Pool rows of its external slots.
+        operands: Arena rows of its operand slots.
     """
 
     node_type: NodeType
@@ -41,7 +41,7 @@ class Chunk(NamedTuple):
     operands: SlotRows
 
     def is_real(self, ndim: int) -> Array:
-        """Tells nodes from padding: ``[W, 1, ...] bool``, of a number of axes."""
+        """Returns a mask, False for padding: ``[W, 1, ...] bool`` with `ndim` axes."""
         rows = jnp.arange(self.width, dtype=jnp.int32) < self.size
         return rows.reshape(-1, *(1,) * (ndim - 1))
 
@@ -56,7 +56,7 @@ def read_chunk(
         loop: The loop.
         target: The kind of device that runs it.
         records: Records of all chunks; ``[I] int32``.
-        at: Where this one starts, a scalar.
+        at: Where this chunk's record starts, a scalar.
 
     Returns:
         The chunk.
@@ -91,7 +91,7 @@ def _read_groups(
 
 
 def group_rows(group: Slots, rows: SlotRows) -> Array:
-    """Returns the rows that a group reads: ``[W]``, ``[W, K]``, or just the first."""
+    """Returns the rows that a group reads: ``[W]``, ``[W, K]``, or the first of W."""
     own = rows.stacked(group.slots) if group.stacked else rows.of(group.slots[0])
     return cast(Array, own)
 
@@ -112,7 +112,7 @@ def _read_masks(chunk: Chunk) -> list[Array]:
 def _repeat_last(chunk: Chunk, operands: list[Array]) -> list[Array]:
     """Repeats the last node's rows in the padding of slices, as gathers do.
 
-    The rows that follow a slice belong to other nodes.
+    Otherwise padding would consist of the rows of other nodes that follow the slice.
     """
     real, last = chunk.is_real(1), chunk.size - 1
     return [
@@ -134,8 +134,8 @@ def read_inputs(
         chunk: The chunk.
         arenas: Values by array kind.
         pools: External inputs by array kind.
-        repeat: Whether padding reads the last node's operands; else it may read those
-            of other nodes.
+        repeat: Whether padding rows get the last node's operands; otherwise they may
+            get those of other nodes.
 
     Returns:
         Operands, external inputs and masks, one ``[W, ...]`` array each.
@@ -184,11 +184,12 @@ def write_outputs(arenas: Arenas, chunk: Chunk, outputs: Sequence[Array]) -> Are
 
 
 def fence(arrays: Any, row: Array, target: Target) -> Any:
-    """Has arrays computed before anything that is written later.
+    """Forces arrays to be computed before any later write.
 
-    Else XLA may fuse the gather of an operand with the write of an output; the write
-    then cannot be in place and the whole arena is copied. `Target.fence` says how. The
-    loop has no iteration, which XLA cannot know, and costs one comparison.
+    Without it XLA may fuse the gather of an operand with the write of an output; the
+    write then cannot be in place and the whole arena is copied. `Target.fence` selects
+    a barrier or a loop. The loop has zero iterations, which XLA cannot know, and costs
+    one comparison.
 
     Args:
         arrays: A pytree of arrays.

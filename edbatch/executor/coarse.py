@@ -1,13 +1,14 @@
-"""Coarse programs: one loop body per type, so that they are compiled soon.
+"""Coarse programs: one loop body per type, so that they compile fast.
 
 They run the streams of fine programs, which have a loop per type, width and set of
-slices. A chunk is cut into parts of the greatest width that divides those of all loops
-of its type; parts that hold padding alone are left out. Slots that not all of these
-loops read as slices are gathered.
+slices. A chunk is cut into parts of the greatest width that divides the widths of all
+loops of its type; parts that contain only padding are skipped. Slots that only some of
+these loops read as slices are gathered.
 
-Gain (`experiments/first_gradient.py`, docs/results.md): the first gradient comes after
-0.9 s for tree-lstm and 4.6 s for a network of 17 types, where the fine program takes 10
-and 12 s to compile. Until then a step takes 7 to 11 times as long.
+Gain (`experiments/first_gradient.py`, docs/results.md): the first gradient is ready
+after 0.9 s for tree-lstm and 4.6 s for a network of 17 types, for which the fine
+program takes 10 s and 12 s to compile. Until the fine program is ready, a step takes 7
+to 11 times as long.
 """
 
 import math
@@ -34,12 +35,12 @@ _Carry = tuple[Array, _State]  # position in the records, state
 
 
 class TypeLoops(NamedTuple):
-    """The loops of one type.
+    """The loops of one type, as a range of the program's loops.
 
     Attributes:
-        first: Position of the first among the program's loops.
-        last: Position after the last.
-        common: The loop that runs the parts of their chunks.
+        first: Position of the first loop in the program's loops.
+        last: Position after the last one.
+        common: The loop that runs the parts of all their chunks.
     """
 
     first: int
@@ -51,7 +52,7 @@ def type_loops(loops: Sequence[Loop]) -> list[TypeLoops]:
     """Groups the loops of a program by type.
 
     Args:
-        loops: The loops, in their order: those of one type follow each other.
+        loops: The loops in program order: those of one type are adjacent.
 
     Returns:
         One group per type, in the same order.
@@ -84,12 +85,12 @@ def coarse_step(
     Args:
         program: The program.
         records: Records of all chunks; ``[I] int32``.
-        body_of: Returns what a loop does with a chunk and a state, the next state.
+        body_of: Returns a loop's body, from a chunk and a state to the next state.
         reverse: Whether to visit parts from the last to the first.
 
     Returns:
-        A function of the step's trips, the position in the records and the state, which
-        returns the next two.
+        A function from the step's trips, the position in the records and the state to
+        the next position and state.
     """
     groups = type_loops(program.loops)
     visits = [
@@ -139,16 +140,16 @@ def _visit(
 
 @dataclass(frozen=True, eq=False)
 class _Parts:
-    """Reads the chunks of one type part by part.
+    """Reads the chunks of one type, part by part.
 
     Attributes:
         program: The program.
         common: The loop that runs the parts.
         records: Records of all chunks.
-        reverse: Whether the last part comes first.
-        tables: Of each of ``n`` loops the length of its records (in the first row,
-            repeated), then for each slot where its rows start in them, and 1 where
-            there is a number for each row, 0 where there is the first one only;
+        reverse: Whether to read from the last part to the first.
+        tables: For each of ``n`` loops: the length of its records (in the first row,
+            repeated), then for each slot its start in the record, and 1 if the record
+            has a number per row or 0 if it has the first row only;
             ``[n, 1 + slots, 2] int32``.
     """
 
@@ -162,7 +163,7 @@ class _Parts:
     def of(
         cls, program: ProgramShape, group: TypeLoops, records: Array, reverse: bool
     ) -> "_Parts":
-        """Makes the tables of a type's loops."""
+        """Builds the tables for a type's loops."""
         node_type = program.types.types[group.common.type_id]
         loops = program.loops[group.first : group.last]
         starts = field_starts([record_format(node_type, each) for each in loops])
@@ -182,9 +183,9 @@ class _Parts:
 
         Args:
             ends: Where the records of each loop end in this step; ``[n] int32``.
-            at: Where the chunk's record begins, or ends if parts come in reverse.
-            begin: The part's first row in the chunk; if parts come in reverse, that of
-                the part before, 0 if the chunk is a new one.
+            at: Where the chunk's record starts, or where it ends in reverse.
+            begin: The part's first row in the chunk. In reverse: the first row of the
+                part read before, 0 if the next part starts a new chunk.
 
         Returns:
             The part as a chunk, and the next `at` and `begin`.
@@ -220,9 +221,9 @@ class _Parts:
     def _rows(
         self, table: Array, first: Array, begin: Array, size: Array
     ) -> tuple[SlotRows, SlotRows]:
-        """Rows that each external and operand slot of a part reads."""
+        """Returns the rows that the external and operand slots of a part read."""
         starts, strides = table[1:, :1], table[1:, 1:]
-        # Padding reads what the last node does, as it does in records.
+        # Padding rows repeat the last node, as they do in records.
         numbers = begin + jnp.arange(self.common.width, dtype=jnp.int32)
         numbers = jnp.minimum(numbers, size - 1)[None, :]
         rows = take_rows(self.records, first + starts + strides * numbers)

@@ -1,31 +1,31 @@
-"""Memory of the host that the next call finds again.
+"""Keeps freed host memory in the process, so that the next call reuses it.
 
-Each call of a compiled program on a CPU allocates its arenas and tapes anew. glibc gets
-blocks of their size from the system and gives them back at once, so that every call has
-the system clear and map each page again.
+Each call of a compiled program on a CPU allocates its arenas and tapes again. glibc
+maps blocks of their size from the system and returns them as soon as they are freed, so
+in every call the system has to clear and map each page again.
 
-Gain (`experiments/gradient_profile.py --keep-memory`): the gradient of tree-lstm at
-hidden 256 takes 90 in place of 102 ms on one core; at 128 nothing.
+Gain (`experiments/gradient_profile.py --keep-memory`): the gradient of tree-lstm takes
+90 ms instead of 102 on one core at hidden 256; at hidden 128 there is no gain.
 """
 
 import ctypes
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # of glibc's malloc.h
 _MOST = 2**31 - 1
-_PAD = 1 << 28  # asked of the system at once; pages are mapped when they are written
+_PAD = 1 << 28  # bytes requested at once; pages are mapped when they are written
 
 
 def keep_memory() -> bool:
-    """Lets this process keep the memory that it frees, for the next call.
+    """Makes this process keep the memory that it frees, for the next call.
 
-    On a CPU this saves the system the clearing and mapping of pages in each call, of
-    which there are most in gradients of wide cells. It concerns the whole process,
-    which stays as large as it ever was, and cannot be undone. Programs do well to call
-    it once, as the training scripts do; libraries leave it to them.
+    On a CPU this saves the clearing and mapping of pages in each call, which costs the
+    most in gradients of wide cells. It affects the whole process, which never shrinks,
+    and it cannot be undone. Programs should call it once, as the training scripts do;
+    libraries should leave the decision to programs.
 
     Returns:
-        Whether the C library can do that: glibc can, other libraries are left as they
-        are.
+        Whether the C library supports it: glibc does; other libraries are left
+        unchanged.
 
     Example:
         >>> keep_memory() in (True, False)

@@ -1,9 +1,9 @@
-"""Writes of a switch's branches, brought to one form and made after the switch.
+"""Writes of a switch's branches, in a common form, made after the switch.
 
-Arrays of one row shape, dtype and operation stand in one array, a *group*, one after
-the other, so that a chunk makes few writes whatever the number of types. A branch's
-writes to a group are *windows*, consecutive rows, and rows of any order; those of all
-branches are padded to the same number and length.
+Arrays with the same row shape, dtype and write operation are concatenated into one
+array, a *group*, so that a chunk makes few writes whatever the number of types. A
+branch's writes to a group are *windows* (consecutive rows) and scattered rows; those of
+all branches are padded to the same number and length.
 """
 
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ from edbatch.cell.rows import slice_rows, write_rows
 
 
 class Written(NamedTuple):
-    """Writes of a branch to an array.
+    """The writes of a branch to one array.
 
     Attributes:
         shape: The array's shape.
-        dtype: Its dtype.
-        operation: What becomes of the rows; None if none is written.
-        whole: Whether its elements are written and not its rows.
-        windows: Rows of each write of consecutive rows.
-        scattered: Rows of all others.
+        dtype: The array's dtype.
+        operation: How rows are updated; None if no row is written.
+        whole: Whether a write covers all elements of the array instead of rows.
+        windows: Number of rows in each write of consecutive rows.
+        scattered: Total number of rows in all other writes.
     """
 
     shape: tuple[int, ...]
@@ -68,17 +68,17 @@ def _window_size(write: Write) -> int:
 
 @dataclass(frozen=True)
 class _Group:
-    """Arrays that stand in one.
+    """Arrays that are concatenated into one.
 
     Attributes:
-        operation: How they are written.
-        members: Their positions.
-        bases: The first row of each.
-        shapes: Their shapes.
+        operation: How the arrays are written.
+        members: Positions of the arrays.
+        bases: First row of each array in the group.
+        shapes: Shapes of the arrays.
         row: Shape of a row.
-        rows: Rows of all.
-        windows: Rows of each window, the most of any branch.
-        scattered: Rows in any order, likewise.
+        rows: Total number of rows.
+        windows: Number of rows in each window, the maximum over all branches.
+        scattered: Number of scattered rows, the maximum over all branches.
     """
 
     operation: Operation
@@ -92,14 +92,14 @@ class _Group:
 
 
 class Packed(NamedTuple):
-    """Writes to one group. All branches make arrays of the same shapes.
+    """A branch's writes to one group, of the same shapes in all branches.
 
     Attributes:
         first: First row of each window; scalars.
-        counts: Its rows that count; scalars, beyond which values are arbitrary.
-        values: Its rows, padded.
-        rows: Rows in any order, padded with one that does not exist; ``[R]``.
-        more: Their values, ``[R, ...]``.
+        counts: Number of valid rows in each window, scalars; later ones are arbitrary.
+        values: Rows of each window, padded.
+        rows: Scattered rows, padded with a row number out of range; ``[R]``.
+        more: Values of the scattered rows, ``[R, ...]``.
     """
 
     first: list[Array]
@@ -111,12 +111,12 @@ class Packed(NamedTuple):
 
 @dataclass(frozen=True)
 class LateWrites:
-    """The form of all writes.
+    """The common form of all branches' writes.
 
     Attributes:
         groups: The groups.
         arrays: Shapes of all arrays.
-        kept: Positions of arrays that no branch writes; each is a group of its own.
+        kept: Positions of arrays that no branch writes; they are in no group.
     """
 
     groups: tuple[_Group, ...]
@@ -125,13 +125,13 @@ class LateWrites:
 
     @classmethod
     def of(cls, branches: Sequence[Sequence[Written]]) -> "LateWrites":
-        """Finds the form.
+        """Finds the common form.
 
         Args:
-            branches: What each branch writes to each array.
+            branches: The writes of each branch to each array.
 
         Returns:
-            The form.
+            The common form.
         """
         by_array = list(zip(*branches, strict=True))
         found: dict[Any, list[int]] = {}
@@ -153,7 +153,7 @@ class LateWrites:
         return cls(tuple(groups), shapes, tuple(kept))
 
     def join(self, arrays: Sequence[Array]) -> list[Array]:
-        """Puts the arrays of each group into one; then come those of no group."""
+        """Concatenates the arrays of each group; appends the arrays in no group."""
         joined = []
         for group in self.groups:
             own = [arrays[k].reshape(-1, *group.row) for k in group.members]
@@ -161,7 +161,7 @@ class LateWrites:
         return [*joined, *(arrays[k] for k in self.kept)]
 
     def divide(self, groups: Sequence[Array]) -> list[Array]:
-        """Takes the arrays out of the groups; the inverse of `join`."""
+        """Splits the groups into arrays; the inverse of `join`."""
         arrays: dict[int, Array] = dict(
             zip(self.kept, groups[len(self.groups) :], strict=True)
         )
@@ -175,7 +175,7 @@ class LateWrites:
         return [arrays[k] for k in range(len(self.arrays))]
 
     def views(self, groups: Sequence[Array]) -> list[DeferredRows]:
-        """Returns the arrays as a branch reads them."""
+        """Returns the arrays in the form in which a branch reads them."""
         views = dict(
             zip(self.kept, map(DeferredRows, groups[len(self.groups) :]), strict=True)
         )
@@ -185,7 +185,7 @@ class LateWrites:
         return [views[k] for k in range(len(self.arrays))]
 
     def pack(self, rows: Sequence[DeferredRows]) -> list[Packed]:
-        """Brings a branch's writes to the common form."""
+        """Converts a branch's writes to the common form."""
         return [_pack(group, rows) for group in self.groups]
 
     def write(self, groups: Sequence[Array], packed: Sequence[Packed]) -> list[Array]:
@@ -243,8 +243,8 @@ def _pack(group: _Group, rows: Sequence[DeferredRows]) -> Packed:
             else:
                 places.append(write.rows.ravel() + base)
                 more.append(values)
-    # The longest first, as `_group` counts them; windows of one branch are disjoint
-    # but for padding, which is in the order of the rows.
+    # The longest first, as in `_group`; windows of one branch are disjoint except for
+    # padding, which is in the order of the rows.
     order = sorted(range(len(windows)), key=lambda k: -len(windows[k][1]))
     first, count, padded = [], [], []
     for position, size in enumerate(group.windows):
@@ -267,7 +267,7 @@ def _pack(group: _Group, rows: Sequence[DeferredRows]) -> Packed:
 
 
 def _padded(values: Array, size: int, value: int | None = None) -> Array:
-    """Pads rows to a number of them; without a value, with arbitrary ones if alone."""
+    """Pads to ``size`` rows with ``value`` or 0; uninitialized if there are no rows."""
     if len(values) == 0 and value is None:
         return lax.empty((size, *values.shape[1:]), values.dtype)
     padding = [(0, size - len(values), 0)] + [(0, 0, 0)] * (values.ndim - 1)
@@ -293,7 +293,7 @@ def _write_window(
     """Writes the first ``count`` rows of ``values``, which end within the array."""
     size = min(len(values), len(array))
     values = values[:size]
-    start = jnp.minimum(first, len(array) - size)  # near the end the window is earlier
+    start = jnp.minimum(first, len(array) - size)  # shifted back near the end
     shift = first - start
     source = jnp.arange(size, dtype=jnp.int32) - shift
     is_own = ((source >= 0) & (source < count)).reshape(-1, *(1,) * (array.ndim - 1))

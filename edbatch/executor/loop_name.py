@@ -1,14 +1,15 @@
-"""Names of loops, which stand in compiled programs and in profiles.
+"""Names of loops, as they appear in compiled programs and in profiles.
 
-What a loop runs is traced under `jax.named_scope`, so each of its operations says in
-its metadata what it is for, as in ``jit(f)/while/body/compose[64]/while/body/tanh``.
-Nothing else in a program depends on names: it is as large, and compiled as often.
+A loop's body is traced under `jax.named_scope`, so the metadata of each operation shows
+which loop it belongs to, as in ``jit(f)/while/body/compose[64]/while/body/tanh``.
+Nothing else in a program depends on names: its size and the number of compilations
+do not change.
 """
 
 from edbatch.graph.node_type import NodeType
 from edbatch.stream.loop import Loop
 
-# A slash divides scopes, and XLA leaves out what follows an at-sign.
+# A slash separates scopes, and XLA drops everything after an at-sign.
 _DIVIDERS = str.maketrans("/@", "..")
 
 
@@ -19,9 +20,9 @@ def type_name(node_type: NodeType) -> str:
         node_type: The type.
 
     Returns:
-        The cell; then the parameters that it reads, as in ``join{up}``, a star where
-        the type runs for several members of a family; then what tells it from types of
-        other shapes.
+        The cell; then the parameters that it reads, as in ``join{up}``, or a star if
+        the type runs for several members of a family; then the variant, which
+        distinguishes it from types of other shapes.
     """
     key = node_type.key
     path = "*" if node_type.family is not None else key.path
@@ -38,6 +39,6 @@ def loop_name(node_type: NodeType, loop: Loop) -> str:
         loop: The loop.
 
     Returns:
-        Its type and its width, as ``compose[64]``.
+        The loop's type and width, as in ``compose[64]``.
     """
     return f"{type_name(node_type)}[{loop.width}]"

@@ -1,12 +1,13 @@
-"""Programs of loops, the executor for CPUs; for GPUs `edbatch.executor.switch`.
+"""Programs of loops: the executor for CPUs (GPUs: `edbatch.executor.switch`).
 
 The program holds one loop per type, width and set of operands that are read as slices.
 A step passes over all of them; the number of iterations of each, possibly zero, comes
-from the stream. Loops update the arenas in place, where ``lax.cond`` or ``lax.switch``
-around them would copy them; a test reads the compiled HLO for such copies.
+from the stream. Loops update the arenas in place, whereas ``lax.cond`` or
+``lax.switch`` around them would copy them; a test checks the compiled HLO for copies.
 
-With many loops those that do not iterate would cost more than those that do, so loops
-are enclosed in groups: a loop of zero or one iteration around each skips it at once.
+With many loops, those that do not iterate would cost more than those that do. So loops
+are enclosed in groups, each inside an outer loop of zero or one iteration, which skips
+the whole group at once.
 """
 
 import math
@@ -108,7 +109,7 @@ def walk(
 def _on_bits(
     body_of: Callable[[Loop], _Body[_State]],
 ) -> Callable[[Loop], _Body[_State]]:
-    """The bodies of loops that carry the bits of bfloat16."""
+    """Adapts loop bodies to a state that carries bfloat16 arrays as bits."""
     return lambda loop: on_bits(body_of(loop))
 
 
@@ -119,17 +120,17 @@ def fine_step(
     *,
     reverse: bool,
 ) -> Callable[[Array, tuple[Array, _State]], tuple[Array, _State]]:
-    """Returns a function that visits the chunks of a step, in a loop of its own each.
+    """Returns a function that visits the chunks of a step, with one loop per `Loop`.
 
     Args:
         program: The program.
         records: Records of all chunks; ``[I] int32``.
-        body_of: Returns what a loop does with a chunk and a state, the next state.
+        body_of: Returns a loop's body, from a chunk and a state to the next state.
         reverse: Whether to visit chunks from the last to the first.
 
     Returns:
-        A function of the step's trips, the position in the records and the state, which
-        returns the next two.
+        A function from the step's trips, the position in the records and the state to
+        the next position and state.
     """
 
     def visit(loop: Loop) -> Callable[[Any, Any], Any]:
@@ -186,17 +187,17 @@ def run_loops(
     part: Callable[[int, int, Any], Any] = lambda first, last, carry: carry,
     join: Callable[[Any, Any], Any] = lambda carry, part: part,
 ) -> Any:
-    """Runs each loop for as many iterations as asked, in order.
+    """Runs each loop for a given number of iterations, in order.
 
     Args:
         bodies: One body per loop.
         trips: Iterations of each; ``[P] int32``.
         carry: Initial carry.
-        ungrouped: Up to so many loops are not enclosed in groups.
-        reverse: Take the loops from the last to the first.
-        names: What the loops are called in the compiled program; nothing if None.
-        part: Returns the part of a carry that loops change, from the first of them to
-            the one after the last.
+        ungrouped: Maximum number of loops that are not enclosed in groups.
+        reverse: Whether to run the loops from the last to the first.
+        names: Names of the loops in the compiled program; None for no names.
+        part: Returns the part of a carry that a range of loops changes, given the
+            position of the first loop, the position after the last, and the carry.
         join: Puts a part back into the carry.
 
     Returns:

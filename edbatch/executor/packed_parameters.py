@@ -1,7 +1,7 @@
 """Cache of packed weights, keyed by parameter identity.
 
-Packing copies the matrices of a cell's gates side by side, in every call. For
-inference, where the same arrays come back, it is done once.
+Packing concatenates the matrices of a cell's gates in every call. For inference, where
+the same parameter arrays are passed again and again, it is done once.
 
 Gain (docs/results-memory.md, "Packing"): the forward pass of a tagger at hidden 256,
 whose matrices take 10 MB, took 1.08 times as long when each call packed them.
@@ -27,11 +27,11 @@ _Pack = Callable[[Any], list[Packed]]
 class PackedParameters:
     """The packed weights of the latest parameters.
 
-    Arrays of JAX are immutable, so identity is enough. Parameters are held by weak
-    references: once one of them is dropped, so are the packed weights.
+    JAX arrays are immutable, so comparing identities is enough. Parameters are held by
+    weak references: as soon as one of them is freed, so are the packed weights.
 
     Args:
-        compiled: Compiles a function, as `jax.jit` does.
+        compiled: Compiles a function, like `jax.jit`.
     """
 
     def __init__(self, compiled: Callable[[_Pack], _Pack] = jax.jit) -> None:
@@ -47,14 +47,14 @@ class PackedParameters:
             program: The program.
 
         Returns:
-            As `ProgramShape.pack`; None if parameters are traced, deleted, or not
-            arrays of JAX, and so cannot be cached.
+            As from `ProgramShape.pack`; None if parameters are traced, deleted or not
+            JAX arrays, and therefore cannot be cached.
 
         Raises:
-            PlanError: The parameters have other shapes than those that were recorded.
+            PlanError: The parameters have other shapes than the recorded ones.
         """
         leaves, treedef = jax.tree.flatten(params)
-        latest = self._latest  # another thread may put its own in place meanwhile
+        latest = self._latest  # another thread may replace it in the meantime
         if latest is None or not latest.is_of(leaves, treedef):
             if is_traced(leaves) or not all(isinstance(x, jax.Array) for x in leaves):
                 return None
@@ -66,7 +66,7 @@ class PackedParameters:
         if missing:
             check_params(params, program.types.params_spec)
             packed = self._pack_of(missing)(params)
-            if is_traced(packed):  # constant parameters in a function that is traced
+            if is_traced(packed):  # constant parameters in a function being traced
                 return None
             latest.packed |= dict(zip(missing, packed, strict=True))
         return {type_id: latest.packed[cell] for type_id, cell in cells.items()}
@@ -88,17 +88,17 @@ class _Latest:
         packed: dict[CellProgram | MemberCell, Packed] = {}
         self.packed = packed
         self._treedef, self._marks = treedef, number_marks(treedef)
-        # Whoever reads `packed` holds the parameters, so it is not emptied meanwhile.
+        # A reader of `packed` holds the parameters, so it is not cleared meanwhile.
         self._leaves = [weakref.ref(leaf, lambda _: packed.clear()) for leaf in leaves]
 
     def is_of(self, leaves: list[Array], treedef: Any) -> bool:
-        """Tells whether these are the parameters."""
+        """Tells whether these are the same parameters."""
         if treedef != self._treedef or any(
             known() is not leaf
             for known, leaf in zip(self._leaves, leaves, strict=True)
         ):
             return False
-        # Where it has no numbers, equal ones have none, too.
+        # If this treedef has no numbers, an equal one has none either.
         return not self._marks or self._marks == number_marks(treedef)
 
 

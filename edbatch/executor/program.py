@@ -22,7 +22,7 @@ from edbatch.target import CPU, Option, Target
 
 Tier = Literal["fine", "coarse"]
 
-_MOST = 0.75  # of all multiply-adds; lattices that have two thirds in wide chunks lose
+_MOST = 0.75  # minimum share of multiply-adds in wide chunks; at 2/3 lattices lose
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,11 @@ class CompileOptions:
     Attributes:
         target: The kind of device that runs it.
         packing: Whether operations inside cells are packed.
-        with_keys: Whether cells that take keys get them, or run with their default.
+        with_keys: Whether cells that take random keys get them; otherwise they run with
+            the default of that argument.
         remat: Whether the backward pass recomputes the outputs of matrix products.
-        reuses_rows: Whether values are overwritten once they are not needed any more;
-            then there is no gradient.
+        reuses_rows: Whether rows of values that are no longer needed are overwritten;
+            if so, there is no gradient.
         differentiated: Whether its gradient is taken; see
             `edbatch.cell.rules_of_parameters`.
         tier: "fine": a loop per type, width and set of slices, the fastest program;
@@ -53,16 +54,16 @@ class CompileOptions:
 
 @dataclass(frozen=True)
 class ProgramShape:
-    """The static shape of a program, beside the shapes of a plan's arrays.
+    """The static shape of a program, apart from the shapes of a plan's arrays.
 
     Attributes:
         types: The model's types.
-        loops: The loops, in their order.
+        loops: The loops, in program order.
         arena_rows: (array kind, rows) of each arena.
-        type_rows: (type id, rows that its chunks compute at most).
-        options: How it is made.
-        chunks: Chunks of a minibatch at most, for programs of one switch per chunk; 0
-            where that is not known.
+        type_rows: (type id, maximum number of rows that its chunks compute).
+        options: Compile options.
+        chunks: Maximum number of chunks in a minibatch, for programs of one switch per
+            chunk; 0 if it is not known.
     """
 
     types: TypeTable
@@ -73,18 +74,18 @@ class ProgramShape:
     chunks: int = 0
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         arenas = ", ".join(
             f"{rows} x {self.types.avals[k]}" for k, rows in self.arena_rows
         )
         return f"<ProgramShape: {len(self.loops)} loops on arenas {arenas}>"
 
     def __hash__(self) -> int:
-        """Returns the hash, kept because every call of a compiled program needs it."""
+        """Returns the hash, cached because each call of a compiled program needs it."""
         return self._hash
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves out the hash, which is another one in another process."""
+        """Leaves out the cached hash, which differs between processes."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @cached_property
@@ -121,7 +122,7 @@ class ProgramShape:
         )
 
     def compiler_options(self) -> dict[str, Option]:
-        """Returns the options of XLA for its tier, on its target."""
+        """Returns XLA's options for the tier, on the target."""
         target = self.options.target
         if self.options.tier == "coarse":
             return dict(target.coarse_options)
@@ -130,12 +131,12 @@ class ProgramShape:
         return {}
 
     def products(self) -> dict[int, float]:
-        """Counts the multiply-adds for one row in matrix products, by type."""
+        """Returns the multiply-adds in matrix products for one row, by type."""
         used = sorted({loop.type_id for loop in self.loops})
         return {each: product_work(self._type(each), self.types) for each in used}
 
     def _has_small_products(self) -> bool:
-        """Tells whether no cell has large products, and most run in wide chunks."""
+        """Tells whether no cell has large products and most work is in wide chunks."""
         target, products = self.options.target, self.products()
         widest: dict[int, int] = {}
         for loop in self.loops:
@@ -147,7 +148,7 @@ class ProgramShape:
         return largest <= target.small_product and wide >= _MOST * sum(work.values())
 
     def with_options(self, **options: Any) -> "ProgramShape":
-        """Returns the program, made in another way.
+        """Returns the same program with other compile options.
 
         Args:
             **options: Fields of `CompileOptions`.
@@ -159,7 +160,7 @@ class ProgramShape:
         return node_type if self.options.with_keys else node_type.without_rng()
 
     def pack(self, params: Any) -> dict[int, Packed]:
-        """Computes packed weights, by type."""
+        """Computes the packed weights of each type."""
         packed = {}
         for type_id, cell in self.packers().items():
             with jax.named_scope(f"{type_name(self.types.types[type_id])}[packed]"):
@@ -167,21 +168,21 @@ class ProgramShape:
         return packed
 
     def packers(self) -> dict[int, CellProgram | MemberCell]:
-        """Returns what packs the parameters of each type that runs."""
+        """Returns the cell that packs the parameters of each type in use."""
         packers: dict[int, CellProgram | MemberCell] = dict(self.cells())
         for type_id in packers:
             packers[type_id] = self.members(type_id) or packers[type_id]
         return packers
 
     def members(self, type_id: int) -> MemberCell | None:
-        """Returns the cell of a type whose chunks read a member's parameters each."""
+        """Returns a family's cell, whose chunks read one member each; else None."""
         family = self.types.types[type_id].family
         if family is None:
             return None
         return member_cell(self.cell(type_id), self.types, family)
 
     def stacked(self, type_id: int, positions: Sequence[int]) -> list[bool]:
-        """Tells which packed weights of a type have an entry per member."""
+        """Tells which packed weights of a type are stacked, one entry per member."""
         members = self.members(type_id)
         return [members is not None and members.stacked[k] for k in positions]
 
@@ -189,12 +190,12 @@ class ProgramShape:
         """Returns the packed weights that a chunk reads.
 
         Args:
-            type_id: Its type.
+            type_id: The chunk's type.
             packed: The packed weights of the type, from `pack`.
-            member: Whose parameters it reads; None if its type has no family.
+            member: Member whose parameters it reads; None if its type has no family.
 
         Returns:
-            The packed weights of one cell.
+            The packed weights for one cell: the member's, if there is one.
         """
         members = None if member is None else self.members(type_id)
         if members is None or member is None:
@@ -206,6 +207,6 @@ class ProgramShape:
         return record_formats(self.types.types, self.loops)
 
     def cells(self) -> dict[int, CellProgram]:
-        """Returns the cells that run, by type."""
+        """Returns the cells of all types that have loops, by type."""
         used = sorted({loop.type_id for loop in self.loops})
         return {type_id: self.cell(type_id) for type_id in used}

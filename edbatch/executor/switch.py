@@ -1,17 +1,19 @@
 """Programs of one switch per chunk: the executor for GPUs.
 
-A loop whose number of iterations only the device knows costs a GPU a round trip to the
-host per iteration, and nested loops some per chunk. This program is one loop over the
-chunks, as many as its bucket has, so the host knows the number; its body switches to
-what runs the chunk (XLA puts a switch into a CUDA graph, where the device chooses).
+On a GPU, a loop whose number of iterations is known only on the device costs one round
+trip to the host per iteration, and nested loops cost several per chunk. This program is
+one loop over the chunks, as many as its bucket has, so the host knows the number; the
+loop's body switches to the code for the chunk (XLA compiles a switch into a CUDA graph,
+in which the device chooses the branch).
 
 A switch copies what its branches return, so they do not return arenas: they return the
-rows that they write, padded to those of the branch that writes most, and where; the
-rows are written in place after the switch (`edbatch.executor.late_writes`).
+rows that they write, padded to those of the branch that writes the most, and the
+positions; the rows are written in place after the switch
+(`edbatch.executor.late_writes`).
 
 Gain, counted in programs compiled for an H200 (`experiments/gpu_counts.py`,
-docs/scaling.md): the forward pass of 64 trees asks the host 0 in place of 150 times and
-has it start 47 in place of 293 kernels and graphs.
+docs/scaling.md): the forward pass of 64 trees makes 0 round trips to the host instead
+of 150, and launches 47 kernels and graphs instead of 293.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -41,16 +43,16 @@ def run_switch(
     *,
     end: Array | None = None,
 ) -> tuple[Array, _State]:
-    """Visits the chunks of a stream by one switch each; as `walk` of `loops`.
+    """Visits the chunks of a stream by one switch each; like `walk` of `loops`.
 
     Args:
-        program: The program; its ``chunks`` say how many the loop visits, 0 that the
-            stream says it, which costs a round trip per chunk.
+        program: The program; its ``chunks`` is the number of iterations. If it is 0,
+            the stream determines the number, which costs a round trip per chunk.
         stream: The stream.
-        body_of: Returns a loop's body, from a chunk and a state to the next state. It
-            reads no row that it has written.
-        state: The initial state: a pytree of arrays, and of ``int32`` scalars that
-            count.
+        body_of: Returns a loop's body, from a chunk and a state to the next state. The
+            body must not read rows that it has written.
+        state: The initial state: a pytree of arrays, and of ``int32`` scalars as
+            counters.
         end: Where the last record ends, a scalar, to visit chunks in reverse.
 
     Returns:
@@ -85,26 +87,26 @@ def run_switch(
 
 
 class _Form(NamedTuple):
-    """Structure of a state: which leaves are counters, which arrays."""
+    """Structure of a state: which leaves are counters and which are arrays."""
 
     treedef: Any
     is_counter: list[bool]
 
     def join(self, counters: Iterable[Array], arrays: Iterable[Any]) -> Any:
-        """Returns the state."""
+        """Rebuilds the state."""
         numbers, own = iter(counters), iter(arrays)
         leaves = [next(numbers if each else own) for each in self.is_counter]
         return jax.tree.unflatten(self.treedef, leaves)
 
     def divide(self, state: Any) -> tuple[list[Array], list[Any]]:
-        """Returns the scalars and the arrays of a state of this form."""
+        """Returns the counters and the arrays of a state of this form."""
         leaves = [*zip(jax.tree.leaves(state), self.is_counter, strict=True)]
         counters = [leaf for leaf, is_counter in leaves if is_counter]
         return counters, [leaf for leaf, is_counter in leaves if not is_counter]
 
 
 def _divide(state: Any) -> tuple[_Form, list[Array], list[Array]]:
-    """Returns a state's form, its scalars and its arrays."""
+    """Returns a state's form, its counters and its arrays."""
     leaves, treedef = jax.tree.flatten(state)
     # Floating scalars are sums, such as the cotangent of a scalar parameter.
     counts = [leaf.ndim == 0 and leaf.dtype == jnp.int32 for leaf in leaves]
@@ -120,7 +122,7 @@ def _branch(
     form: _Form,
     reverse: bool,
 ) -> "_Branch":
-    """Returns what runs a chunk of a loop, and notes what it writes."""
+    """Returns a function that runs a chunk of a loop and collects its writes."""
     node_type, target = program.types.types[loop.type_id], program.options.target
     length = record_format(node_type, loop).length
 
@@ -165,7 +167,7 @@ _Branch = Callable[[Array, list[DeferredRows]], _Done]
 
 
 def _with_numbers(counters: Array, packed: list[Packed]) -> Any:
-    """Puts all numbers into one array, which costs one kernel."""
+    """Puts all scalars into one array, which costs one kernel."""
     numbers = [x for each in packed for x in (*each.first, *each.counts)]
     rest = [each._replace(first=[], counts=[]) for each in packed]
     if numbers:
@@ -176,7 +178,7 @@ def _with_numbers(counters: Array, packed: list[Packed]) -> Any:
 def _without_numbers(
     numbers: Array, counters: int, packed: list[Packed]
 ) -> tuple[Array, list[Packed]]:
-    """Takes the numbers apart; the inverse of `_with_numbers`."""
+    """Takes the scalars apart; the inverse of `_with_numbers`."""
     rest = iter(numbers[k] for k in range(counters, len(numbers)))
     found = [
         each._replace(
@@ -193,7 +195,7 @@ def _written(
     counters: Sequence[Array],
     arrays: Sequence[Array],
 ) -> list[Written]:
-    """Finds what a branch writes to each array, without running it."""
+    """Finds what a branch writes to each array, without executing it."""
     found: list[Written] = []
 
     def note(counters: Array, arrays: Sequence[Array]) -> None:

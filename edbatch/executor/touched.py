@@ -1,8 +1,9 @@
-"""The part of a state that a loop changes, so that it carries no more.
+"""The part of a state that a loop changes: the only part that it carries.
 
-A program's state holds all arenas, and in gradients tapes and sums of each type. A loop
-touches those of its own type. What it would only hand on stays out of its carry: JAX
-and XLA look at each array of a carry in each loop, which is a square of the types.
+A program's state holds all arenas, and in gradients also the tapes and sums of each
+type. A loop touches only those of its own type. Arrays that it would only pass through
+stay out of its carry: JAX and XLA process each array of a carry in each loop, which
+takes time quadratic in the number of types.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,10 +15,10 @@ from edbatch.executor.program import ProgramShape
 
 @dataclass(frozen=True)
 class Touched:
-    """The arrays that loops touch.
+    """What a set of loops touches.
 
     Attributes:
-        types: Their types.
+        types: Types of the loops.
         values: Array kinds of the values that they read and write.
         externals: Array kinds of the external inputs that they read.
     """
@@ -28,7 +29,7 @@ class Touched:
 
 
 def touched(program: ProgramShape, type_ids: Iterable[int]) -> Touched:
-    """Returns what the loops of some types touch."""
+    """Returns the arrays that the loops of some types touch."""
     ids = frozenset(type_ids)
     types = [program.types.types[each] for each in ids]
     values = (kind for each in types for kind in each.operand_kinds)
@@ -38,21 +39,21 @@ def touched(program: ProgramShape, type_ids: Iterable[int]) -> Touched:
 
 
 class Parted(Protocol):
-    """A state of dicts, by type or array kind: a named tuple of them."""
+    """A named tuple of dicts, keyed by type or array kind, as a state."""
 
     def part(self, touched: Touched) -> Any:
-        """Returns what loops touch, as a state."""
+        """Returns the part of the state that loops touch, as a state."""
 
 
 _State = TypeVar("_State")
 
 
 def part_of(state: _State, touched: Touched) -> _State:
-    """Returns what loops touch of a state.
+    """Returns the part of a state that loops touch.
 
     Args:
         state: Values by array kind, or a `Parted`.
-        touched: What they touch.
+        touched: What the loops touch.
 
     Returns:
         A state with fewer keys.
@@ -63,16 +64,16 @@ def part_of(state: _State, touched: Touched) -> _State:
 
 
 def chosen(entries: Mapping[int, Any], keys: frozenset[int]) -> dict[int, Any]:
-    """Returns the entries of a dict with some keys."""
+    """Returns the entries of a dict whose keys are in `keys`."""
     return {key: each for key, each in entries.items() if key in keys}
 
 
 def joined(state: _State, part: _State) -> _State:
-    """Puts a part of a state, which loops have changed, back into it.
+    """Puts the changed part of a state back into it.
 
     Args:
         state: The state.
-        part: The part, as `part_of` returned it, with other arrays.
+        part: The part, as `part_of` returned it, with new arrays.
 
     Returns:
         The state after the loops.

@@ -1,7 +1,7 @@
-"""Recordings of one table of types as recordings of another.
+"""Converts recordings of one table of types into recordings of another.
 
-A recording that comes from another process has a table of its own. The table of the
-process that uses it takes over its types, once; what is left per recording is a look-up
+A recording that comes from another process has its own table. The table of the process
+that uses it takes over its types, once; the remaining work per recording is a look-up
 in arrays.
 """
 
@@ -15,12 +15,12 @@ from edbatch.graph.type_table import TypeTable
 
 @dataclass(frozen=True, eq=False)
 class Adoption:
-    """The types and array kinds of a table, by their positions in another.
+    """Positions of one table's types and array kinds in another table.
 
     Attributes:
         types: The other table.
-        type_ids: Position there of each type; ``[T] int32``.
-        kinds: Position there of each array kind; ``[K] int32``.
+        type_ids: Position of each type in the other table; ``[T] int32``.
+        kinds: Position of each array kind in the other table; ``[K] int32``.
     """
 
     types: TypeTable
@@ -28,24 +28,24 @@ class Adoption:
     kinds: np.ndarray
 
     def covers(self, table: TypeTable) -> bool:
-        """Whether the table has not grown since."""
+        """Whether the table has not grown since the adoption."""
         return (len(table.types), len(table.avals)) == (
             len(self.type_ids),
             len(self.kinds),
         )
 
     def kind(self, kind: int) -> int:
-        """Returns the position of an array kind."""
+        """Returns the position of an array kind in the other table."""
         return int(self.kinds[kind])
 
     def graph(self, graph: DataflowGraph) -> DataflowGraph:
         """Renumbers a recording.
 
         Args:
-            graph: A recording of the one table.
+            graph: A recording that refers to the adopted table.
 
         Returns:
-            The same recording of the other.
+            The same recording, referring to the other table.
         """
         tree = graph.outputs.tree.renumber(self.kind)
         tree = self.types.trees.setdefault(tree, tree)
@@ -66,10 +66,10 @@ def adopt(types: TypeTable, other: TypeTable) -> Adoption:
         other: A table for parameters of the same structure.
 
     Returns:
-        Where they are now.
+        The positions of the other table's types and array kinds in `types`.
 
     Raises:
-        PickleError: A cell gave something else where it was recorded.
+        PickleError: A cell's outputs differ from those where it was recorded.
     """
     found, kinds = types.take_over(other)
     return Adoption(types, np.array(found, np.int32), np.array(kinds, np.int32))

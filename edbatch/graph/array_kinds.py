@@ -18,8 +18,8 @@ class ArrayKinds:
     """The array kinds of one model, in the order in which recordings met them.
 
     Attributes:
-        avals: Shape and dtype of each.
-        lock: Guards them, and the types that are made of them.
+        avals: Shape and dtype of each kind.
+        lock: Guards the kinds and the types that refer to them.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class ArrayKinds:
         self._numbers: dict[Aval, int] = {}
 
     def number(self, shape: tuple[int, ...], dtype: Any) -> int:
-        """Returns the number of an array kind, which is new or known."""
+        """Returns the number of an array kind; adds the kind if it is new."""
         aval = Aval(tuple(shape), np.dtype(dtype) if is_plain(dtype) else dtype)
         with self.lock:  # two threads may meet new kinds at once
             found = self._numbers.get(aval)
@@ -41,9 +41,9 @@ class ArrayKinds:
         return aval in self._numbers
 
     def append(self, aval: Aval) -> int:
-        """Numbers an array kind that is not known."""
+        """Numbers an array kind that is not known yet."""
         number = len(self.avals)
-        # In this order: what is found has its place, wherever an exception comes.
+        # In this order, so a number that is found has an entry even after an exception.
         self.avals.append(aval)
         self._numbers[aval] = number
         return number
@@ -52,34 +52,34 @@ class ArrayKinds:
         """Returns the number of the array kind of a concrete value.
 
         Args:
-            value: A number or an array, as `as_input` gives it.
+            value: A number or an array, as `as_input` returns it.
 
         Returns:
-            The number; dtypes are those that JAX would give the value.
+            The number; the dtype is the one that JAX would give the value.
         """
         return self.number(np.shape(value), input_dtype(value))
 
     def pool_aval(self, kind: int) -> Aval:
-        """Describes one external input as graphs and plans hold it.
+        """Returns shape and dtype of one external input in graphs and plans.
 
         Args:
             kind: An array kind.
 
         Returns:
-            The kind itself; two numbers for a key, the instance and the call that
-            `node_key` derives it from.
+            The aval of the kind; for random keys that of two numbers, the instance and
+            the call, from which `node_key` derives the key.
         """
         aval = self.avals[kind]
         return aval if is_plain(aval.dtype) else _KEY_NUMBERS
 
     def row_bytes(self, kind: int) -> int:
-        """Returns the bytes of one row of an array kind."""
+        """Returns the number of bytes in one row of an array kind."""
         aval = self.pool_aval(kind)
         return aval.dtype.itemsize * math.prod(aval.shape)
 
 
 def is_plain(dtype: Any) -> bool:
-    """Tells whether a dtype is one of numbers, and not of keys."""
-    if isinstance(dtype, np.dtype):  # as nearly always
+    """Tells whether a dtype is one of numbers and not of random keys."""
+    if isinstance(dtype, np.dtype):  # true in nearly all cases
         return True
     return not jnp.issubdtype(dtype, jax.dtypes.extended)

@@ -1,8 +1,8 @@
 """The general analysis of one call of a cell: any pytrees, padded and static arguments.
 
 It classifies every leaf of the arguments (operand, external input, parameter, static)
-and numbers the slots of the node. The recorder takes this way for the first node of a
-type, and for calls that its fast way does not cover.
+and numbers the slots of the node. The recorder uses it for the first node of a type,
+and for calls that its fast path does not cover.
 """
 
 from typing import Any
@@ -53,7 +53,7 @@ class CallAnalysis:
         self._paddings: list[Padding] = []
 
     def template(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallTemplate:
-        """Analyses the arguments; fills the slots and says how to call again."""
+        """Analyses the arguments; fills the slots and returns the call's template."""
         self.cell.check_positions(len(args))
         named = dict(zip(self.cell.positions, args, strict=False))
         rest = args[len(named) :]
@@ -117,7 +117,7 @@ class CallAnalysis:
         return _Leaf(("rng", len(groups) - 1))
 
     def _slot(self, value: Any) -> tuple[str, int]:
-        """Takes one value in; returns where it comes from and its slot there."""
+        """Adds one value to the slots; returns its source and slot."""
         if isinstance(value, Handle):
             if value._recorder is not self.recorder:
                 reject_foreign(value)
@@ -127,7 +127,7 @@ class CallAnalysis:
         found = self._external(value)
         kinds = self.recorder.types.kinds
         if self.recorder.tape.is_full_of_types and not kinds.knows_value(found):
-            # A type that nobody knows, whose array kind would stay for ever.
+            # The type would be new, and its array kind would be kept forever.
             self.recorder.tape.check_new_type(self.cell.name)
         self.externals.append(found)
         self.external_kinds.append(kinds.of_value(found))
@@ -211,7 +211,7 @@ class CallAnalysis:
 
 
 def _described(value: Any) -> str:
-    """An element of a list in a message, and where it comes from."""
+    """Describes an element of a list, and its origin, for an error message."""
     if isinstance(value, Handle):
         return repr(value).removeprefix("Handle(").removesuffix(")")
     found = as_input(value)

@@ -1,4 +1,4 @@
-"""Memory of calls met before, by which recording finds a node's type quickly."""
+"""Cache of earlier calls, by which recording finds a node's type quickly."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ from edbatch.graph.tape import InstanceTape
 
 
 class CallMemory(SignatureTable):
-    """Calls met before, by cell and by the structure of the arguments."""
+    """Earlier calls, by cell and by the structure of the arguments."""
 
     def __init__(self) -> None:
         super().__init__()
         self._known: dict[NodeType, KnownType] = {}
 
     def known(self, node_type: NodeType) -> KnownType:
-        """Returns what recording needs of a type."""
+        """Returns the data that recording needs about a type."""
         return self._known.setdefault(node_type, _known_type(node_type))
 
 

@@ -32,7 +32,7 @@ from edbatch.graph.reference import find, full_name, reference
 from edbatch.graph.stand_in import is_stand_in
 from edbatch.graph.unbatched_arrays import as_arrays, as_constants, as_outputs
 
-if TYPE_CHECKING:  # type checkers know these; `Cell` alone is `Cell[..., Any]`
+if TYPE_CHECKING:  # for type checkers; a bare `Cell` is `Cell[..., Any]`
     from typing_extensions import ParamSpec, TypeVar
 
     P = ParamSpec("P", default=...)
@@ -42,25 +42,25 @@ else:
 
     P, R = ParamSpec("P"), TypeVar("R")
 
-RNG = "rng"  # the argument by which a cell asks for a key
+RNG = "rng"  # name of the argument by which a cell requests a random key
 CELLS_MADE = itertools.count()
 
 
 class Cell(CellCall, Generic[P, R]):
     """A function of one instance, recorded as a node while a model is recorded.
 
-    Called with arrays it runs at once, as the specification of what the batched
-    program computes; so it does where another cell calls it. Numbers and arrays of
-    NumPy become arrays of JAX, in both ways of running: dtypes, divisions by zero and
-    indices beyond the end are JAX's.
+    Called with arrays, it runs immediately; that defines what the batched program
+    computes. It also runs immediately if another cell calls it. Numbers and NumPy
+    arrays become JAX arrays, both in immediate and in batched runs: dtypes, division by
+    zero and out-of-range indices behave as in JAX.
 
     Attributes:
         name: Name in messages, tables and policy files.
         function: The function as written.
-        number: How many cells were made before.
+        number: Number of cells that were created before.
         padded: Names of its padded list arguments.
         static: Names of arguments that are compile-time constants.
-        takes_rng: Whether each call gets a key of its own.
+        takes_rng: Whether each call gets its own random key.
 
     Example:
         >>> import edbatch as eb
@@ -111,7 +111,7 @@ class Cell(CellCall, Generic[P, R]):
             inspect.Parameter.POSITIONAL_ONLY,
             inspect.Parameter.POSITIONAL_OR_KEYWORD,
         )
-        # Of what stands before ``*args``; what stands behind it has a name alone.
+        # Arguments before ``*args``; those after it can be passed by name only.
         self.positions = {
             each: k
             for k, (each, own) in enumerate(parameters.items())
@@ -143,13 +143,13 @@ class Cell(CellCall, Generic[P, R]):
         self._made_in = user_module()
         functools.update_wrapper(self, function, updated=())
 
-    if TYPE_CHECKING:  # recording is in the base class, perhaps compiled
+    if TYPE_CHECKING:  # recording is in the base class, which may be compiled
 
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
             """Runs the cell, or records the call."""
 
     def _check_names(self, parameters: Mapping[str, inspect.Parameter]) -> None:
-        """Checks that the function has the arguments that options name, and masks."""
+        """Checks that the function has the masks and the arguments named in options."""
         for each in self.padded + self.static:
             if each not in parameters:
                 raise CellError(
@@ -179,21 +179,21 @@ class Cell(CellCall, Generic[P, R]):
                 )
 
     def lacks_rng(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Tells whether a call leaves its key to edbatch.
+        """Tells whether a call leaves its random key to edbatch.
 
         Args:
-            args: Arguments of the call, by position.
-            kwargs: And by keyword.
+            args: Positional arguments of the call.
+            kwargs: Keyword arguments of the call.
 
         Returns:
-            Whether the cell takes a key that the call does not give.
+            Whether the cell takes a key and the call does not pass one.
         """
         if not self.takes_rng or RNG in kwargs:
             return False
         return self._rng_by_name or len(args) <= self.positions[RNG]
 
     def require_default_rng(self) -> None:
-        """Raises PlanError if the cell cannot run without a key."""
+        """Raises PlanError if the cell cannot run without a random key."""
         if not self._has_default_rng:
             raise missing_key(self.name)
 
@@ -218,7 +218,7 @@ class Cell(CellCall, Generic[P, R]):
         try:
             return self._run(args, kwargs | own)
         except BaseException:
-            if own and context.keys is not None:  # a call that fails is no node
+            if own and context.keys is not None:  # a failed call is not a node
                 context.keys.give_back()
             raise
 
@@ -246,7 +246,7 @@ class Cell(CellCall, Generic[P, R]):
         return _find_cell, (*name, self._options())
 
     def _options(self) -> tuple[Any, ...]:
-        """Tells the cell from others of its name."""
+        """Returns the options that distinguish the cell from others of its name."""
         lengths = tuple(self._lengths) if self.padded else ()
         return self.name, self.padded, self.static, lengths, self.names
 
@@ -276,7 +276,7 @@ class Cell(CellCall, Generic[P, R]):
             position = self.positions.get(name, len(bound))
             if name in named:
                 named[name], named[mask] = self._stack(named[name], name)
-            elif position < len(bound):  # else the function says what is missing
+            elif position < len(bound):  # otherwise the function raises
                 bound[position], named[mask] = self._stack(bound[position], name)
         inside = context.inside
         convert: Callable[[Any], Any] = (
@@ -307,9 +307,9 @@ class Cell(CellCall, Generic[P, R]):
         return as_outputs(found, inside=inside)
 
     def _function_now(self, marks: tuple[str, ...]) -> Callable[..., Any]:
-        """The function as it runs in this context: compiled, or in another dtype.
+        """Returns the function for this context: compiled or not, and in its dtype.
 
-        Each for some `number_marks` of its arguments.
+        Functions are cached by context and by the `number_marks` of their arguments.
         """
         dtype = context.compute_dtype
         if dtype is None and not context.jit:
@@ -320,20 +320,20 @@ class Cell(CellCall, Generic[P, R]):
             known = self.function_in(dtype)
             if context.jit:
                 known = with_constants(known) if self.static else known
-                if marks:  # JAX finds what it traced by the function
+                if marks:  # JAX caches traces by function: one per marks
                     known = functools.wraps(known)(functools.partial(known))
                 known = jax.jit(known, static_argnames=self.static or None)
             self._functions[key] = known
         return known
 
     def function_in(self, dtype: Any) -> Callable[..., Any]:
-        """Returns the function as it computes in a dtype; as it is written if None.
+        """Returns the function, computing in a dtype; unchanged if it is None.
 
         Args:
-            dtype: A dtype of floating numbers, or None.
+            dtype: A floating-point dtype, or None.
 
         Returns:
-            A function of the same arguments.
+            A function with the same arguments.
         """
         if dtype is None:
             return self.function
@@ -356,17 +356,18 @@ class Cell(CellCall, Generic[P, R]):
         return jax.tree.map(stack, *elements), jnp.asarray(mask)
 
     def constant(self, value: Any, name: str) -> Hashable:
-        """Says what identifies a static argument.
+        """Returns the key that identifies a static argument.
 
         Args:
             value: The argument's value.
-            name: Its name.
+            name: The argument's name.
 
         Returns:
-            Its key, see `constant_key`.
+            The key, see `constant_key`.
 
         Raises:
-            CellError: It is no constant, or cannot be told from others, with the fix.
+            CellError: The value is not a constant, or it has no hash; the message says
+                how to fix it.
         """
         if is_stand_in(value):
             raise CellError(
@@ -387,13 +388,13 @@ class Cell(CellCall, Generic[P, R]):
         return found
 
     def check_positions(self, count: int) -> None:
-        """Checks that no argument that is passed by position stands for a mask.
+        """Checks that no positional argument takes the place of a mask.
 
         Args:
-            count: How many arguments are passed by position.
+            count: Number of positional arguments.
 
         Raises:
-            CellError: One does, with the fix.
+            CellError: One does; the message says how to fix it.
         """
         for mask, position in self._mask_positions.items():
             if position < count:
@@ -409,10 +410,10 @@ class Cell(CellCall, Generic[P, R]):
 
         Args:
             elements: The argument's value.
-            name: Its name.
+            name: The argument's name.
 
         Raises:
-            CellError: It is not, with the fix.
+            CellError: It is not; the message says how to fix it.
         """
         is_list = isinstance(elements, (list, tuple))
         if not is_list or not elements:
@@ -448,7 +449,7 @@ def _find_cell(module: str, qualname: str, options: tuple[Any, ...]) -> Cell:
 
 
 def _checked_lengths(lengths: Sequence[int]) -> list[int]:
-    """The lengths that padded lists may have, in order."""
+    """Returns the lengths that padded lists may have, ascending."""
     lengths = list_of(CellError, "lengths of eb.cell", lengths, "a whole number")
     for each in lengths:
         check_number(CellError, "a length of a padded list", each, 1, whole=True)

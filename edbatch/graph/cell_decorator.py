@@ -5,9 +5,9 @@ from typing import Any, Protocol, overload
 
 from edbatch.graph.cell import Cell, P, R
 
-# Functions that take a key, which edbatch fills in. No type can leave an argument of
-# another one out, so calls of these cells are not checked. (Where they keep the type of
-# the result, mypy 2.4 takes later cells for ones with keys, too.)
+# Functions that take a random key, which edbatch fills in. No type can express the type
+# of a function without one of its arguments, so calls of these cells are not checked.
+# (If the result type is kept, mypy 2.4 also takes later cells for cells with keys.)
 
 
 class _Key0(Protocol):
@@ -46,7 +46,7 @@ _TakesKey = _Key0 | _Key1 | _Key2 | _Key3 | _Key4 | _Key5 | _Key6
 
 
 class _MakesCell(Protocol):
-    """The decorator of a function whose arguments are passed as they are written."""
+    """The decorator of a function whose arguments are passed as written."""
 
     @overload
     def __call__(self, function: _TakesKey, /) -> Cell[..., Any]: ...
@@ -105,10 +105,11 @@ def cell(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     Args:
         function: Arrays in, a pytree of arrays out; no batch axis. Arguments may be
-            pytrees; parts of the parameters may be passed in any position. An
-            argument `rng`, the last, receives a key of its own in each call (see
-            `cell_keys`); with a default it may be run without keys. Other cells may
-            be called, which are plain functions there: one node for all of them.
+            pytrees; parts of the parameters may be passed in any position. An argument
+            `rng`, which must be the last, receives a separate random key in each call
+            (see `cell_keys`); if it has a default, the cell may run without keys. The
+            function may call other cells, which are plain functions there: all of them
+            together are one node.
         **options: ``name``: the name in messages and policy files, the function's own
             by default. ``padded``: names of list arguments that arrive stacked,
             ``[K, ...]``, with a boolean ``mask`` ``[K]``, so that nodes of different
@@ -121,9 +122,8 @@ def cell(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         The cell; calling it with arrays runs the function.
 
     Raises:
-        CellError: An option names an argument that the function does not have; or
-            `rng` is not the last argument. When the cell is called: a padded list is
-            empty.
+        CellError: An option names an argument that the function does not have, or `rng`
+            is not the last argument. When the cell is called: a padded list is empty.
 
     Example:
         >>> import jax.numpy as jnp

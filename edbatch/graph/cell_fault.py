@@ -1,6 +1,7 @@
-"""Faults inside a cell, in words: the line, and for a missing key the others.
+"""Describes exceptions raised inside a cell, in one line.
 
-Whoever calls a cell sees an error of edbatch, whose first line must be enough.
+The caller of a cell gets an edbatch error, whose first line must be enough: it says
+which line raised, and for a missing key the nearest existing one.
 """
 
 import inspect
@@ -11,7 +12,7 @@ from typing import Any
 
 from edbatch.errors import CellError, nearest, raising_frame, raising_line, shown
 
-_DEEPEST = 5  # of containers in which keys are looked for
+_DEEPEST = 5  # nesting depth to which containers are searched for keys
 
 
 def describe_fault(error: Exception) -> str:
@@ -21,8 +22,8 @@ def describe_fault(error: Exception) -> str:
         error: The exception, with its traceback.
 
     Returns:
-        Its kind and text, and the innermost line outside of edbatch and JAX; for the
-        missing key of a dict also the nearest that there is.
+        Its type and message, and the innermost line outside of edbatch and JAX; for a
+        missing key of a dict also the nearest existing key.
 
     Example:
         >>> describe_fault(ValueError("too short\nby one"))
@@ -37,13 +38,13 @@ def describe_fault(error: Exception) -> str:
         return f"{text} ({place})"
     key = error.args[0]
     text = f"KeyError: there is no key {shown(key)} ({place})"
-    # What a library looks up in its own dicts says nothing about the user's.
+    # A key that a library looks up in its own dicts says nothing about the user's.
     known = _keys_beside(frame, key) if is_last else set()
     return f"{text}, {nearest(str(key), known)}" if known else text
 
 
 def _keys_beside(frame: FrameType, key: Any) -> set[str]:
-    """The keys of dicts that a frame's code can name and that lack a key."""
+    """Returns the keys of dicts that a frame's code can name and that lack ``key``."""
     names = frame.f_code.co_names
     found = {**frame.f_locals}
     found |= {name: frame.f_globals[name] for name in names if name in frame.f_globals}
@@ -66,25 +67,25 @@ def _mappings(value: Any, depth: int) -> Iterator[Mapping[Any, Any]]:
 
 
 def is_of_user(error: Exception) -> bool:
-    """Whether the user's code raised an error, such as a rule of differentiation."""
+    """Whether user code raised an error, for example in a differentiation rule."""
     return raising_frame(error)[0] is not None
 
 
 def without_derivative(
     name: str, function: Callable[..., Any], error: Exception
 ) -> CellError:
-    """Makes the error for a cell that JAX cannot differentiate.
+    """Creates the error for a cell that JAX cannot differentiate.
 
     Args:
         name: The cell's name.
-        function: Its function.
-        error: What JAX raised, or a rule of differentiation of the user's.
+        function: The cell's function.
+        error: The exception, raised by JAX or by a user's differentiation rule.
 
     Returns:
         The error, which names the cell and where its function is defined.
     """
     code = getattr(inspect.unwrap(function), "__code__", None)
-    where = ""  # as of built-in functions
+    where = ""  # for built-in functions
     if code is not None:
         where = f" ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
     mend = (

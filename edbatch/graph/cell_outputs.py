@@ -1,4 +1,4 @@
-"""The structure, shapes and dtypes of what a cell returns, found by tracing it."""
+"""Finds the structure, shapes and dtypes of a cell's outputs by tracing it."""
 
 import inspect
 from collections.abc import Callable
@@ -24,16 +24,17 @@ def infer_outputs(
 
     Args:
         name: The cell's name.
-        function: Its function.
-        template: How it is called.
+        function: The cell's function.
+        template: The template of the call.
         params_spec: The structure of the model's parameters.
         inputs: Operands and external inputs, as from `input_specs`.
 
     Returns:
-        The leaves of what it returns, and their tree.
+        The leaves of the cell's output, and their tree.
 
     Raises:
-        CellError: It cannot be traced on these shapes, or returns no numbers.
+        CellError: It cannot be traced on these shapes, returns no array, or returns a
+            random key.
     """
     try:
         output = jax.eval_shape(
@@ -72,7 +73,7 @@ def _explain(
     shapes = ", ".join(
         f"{each.dtype}{list(each.shape)}" for each in inputs[0] + inputs[1]
     )
-    if isinstance(error, TypeError) and not raising_line(error):  # it did not begin
+    if isinstance(error, TypeError) and not raising_line(error):  # it was not entered
         return (
             f"cell {name!r} cannot be called on inputs ({shapes}) ({user_line()}):"
             f" {describe_fault(error)}; {_fix_of_call(function)}"

@@ -1,9 +1,9 @@
-"""Cells that compute in another dtype than that of the parameters.
+"""Cells that compute in a dtype other than that of the parameters.
 
-The dtype is what `dtype` is to a module of Flax, beside its `param_dtype`: what a cell
-is called with is cast to it, what the cell makes of that comes out as it is, and
-parameters and their gradients stay what they are. Numbers that are not floating, keys,
-and static arguments are not touched. A cell that a cell calls is a plain function.
+The compute dtype corresponds to the `dtype` of a Flax module, as opposed to its
+`param_dtype`: a cell's arguments are cast to it, its results are not cast back, and
+parameters and their gradients keep their dtype. Non-floating numbers, keys and static
+arguments are not cast. A cell called by another cell is a plain function.
 """
 
 import functools
@@ -22,16 +22,16 @@ _DTYPES = ("bfloat16", "float16", "float32")
 
 
 def checked_dtype(dtype: Any) -> np.dtype | None:
-    """Checks what a user names as the dtype to compute in.
+    """Checks the compute dtype that a user passes.
 
     Args:
-        dtype: A dtype, or its name; None for that of parameters and inputs.
+        dtype: A dtype or its name; None for the dtypes of parameters and inputs.
 
     Returns:
         The dtype.
 
     Raises:
-        PlanError: It is none of those that cells can compute in.
+        PlanError: It is not a dtype that cells can compute in.
 
     Example:
         >>> str(checked_dtype("bfloat16"))
@@ -40,7 +40,7 @@ def checked_dtype(dtype: Any) -> np.dtype | None:
     if dtype is None:
         return None
     found = None
-    if not isinstance(dtype, np.generic | np.ndarray | jax.Array):  # they have dtypes
+    if not isinstance(dtype, np.generic | np.ndarray | jax.Array):  # not dtypes
         with suppress(TypeError):
             found = jnp.dtype(dtype)
     if found is None or found.name not in _DTYPES:
@@ -58,16 +58,16 @@ def computing(
     static: Collection[str],
     dtype: np.dtype,
 ) -> Callable[..., Any]:
-    """Returns a cell's function, as it computes in a dtype.
+    """Returns a cell's function, computing in a dtype.
 
     Args:
         function: The function.
         names: The names of its arguments, in order.
-        static: Those that are compile-time constants.
-        dtype: The dtype, a floating one.
+        static: The names of its arguments that are compile-time constants.
+        dtype: The dtype, a floating-point one.
 
     Returns:
-        A function of the same arguments.
+        A function with the same arguments.
     """
 
     @functools.wraps(function)
@@ -81,22 +81,22 @@ def computing(
             name: each if name in static else jax.tree.map(cast, each)
             for name, each in kwargs.items()
         }
-        with computing_in(None):  # cells that it calls
+        with computing_in(None):  # for cells that the function calls
             return function(*own, **named)
 
     return compute
 
 
 def cast_returned_parameters(result: Any, params: Any, dtype: np.dtype) -> Any:
-    """Casts the parameters in what a model has returned, as where it runs batched.
+    """Casts the parameters in a model's result, as they are where it runs batched.
 
     Args:
-        result: What the model has returned, a pytree.
-        params: Its parameters.
+        result: The model's return value, a pytree.
+        params: The model's parameters.
         dtype: The dtype that its cells compute in.
 
     Returns:
-        The result; what else is in it stays as it is.
+        The result; its other leaves are unchanged.
     """
     own = {id(each) for each in jax.tree.leaves(params)}
 
@@ -117,10 +117,10 @@ def _cast(leaf: Any, dtype: np.dtype) -> Any:
 
 @contextmanager
 def computing_in(dtype: np.dtype | None) -> Iterator[None]:
-    """Lets cells compute in a dtype while models run unbatched in this context.
+    """Makes cells compute in a dtype while models run unbatched in this context.
 
     Args:
-        dtype: The dtype; None for that of what cells are called with.
+        dtype: The dtype; None for the dtypes of the cells' arguments.
 
     Yields:
         Nothing.

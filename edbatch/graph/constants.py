@@ -1,7 +1,7 @@
 """Constants in calls: Python's numbers, and when two static arguments are the same.
 
-Python takes 2, 2.0 and True for equal, and 0.0 for -0.0, but a cell may compute
-something else for each; and NaN, which equals nothing, is one constant.
+Python treats 2, 2.0 and True as equal, and also 0.0 and -0.0, but a cell may compute
+different results for them. NaN, which is not equal to itself, is one constant.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 PYTHON_NUMBERS = (bool, int, float, complex)
-_LONG = 10**40  # Python writes no integers of thousands of digits
+_LONG = 10**40  # larger ones are not printed: Python refuses thousands of digits
 _INEXACT = (float, complex, np.inexact)
 _NUMBERS = (*PYTHON_NUMBERS, np.number, np.bool_)
 _NO_NUMBERS = (str, type, type(None), FunctionType, BuiltinFunctionType)
@@ -30,7 +30,7 @@ def as_number(value: Any) -> Any:
         value: A ``bool``, ``int``, ``float`` or ``complex``.
 
     Returns:
-        The number, of one of these types themselves.
+        The number, with exactly one of these types.
 
     Example:
         >>> from http import HTTPStatus
@@ -42,15 +42,15 @@ def as_number(value: Any) -> Any:
 
 
 def does_not_fit(what: str, value: int, dtype: np.dtype) -> str:
-    """Says that JAX has no integers for a number, with the fix.
+    """Returns the message that an integer is too large for JAX, with the fix.
 
     Args:
-        what: What has the number: "cell 'embed' received".
+        what: The beginning of the message, such as "cell 'embed' received".
         value: The number.
-        dtype: The integers that JAX makes of it.
+        dtype: The integer dtype that JAX converts it to.
 
     Returns:
-        The sentence.
+        The message.
     """
     bits = 8 * dtype.itemsize
     fix = "; pass a float, or the number in several parts"
@@ -73,10 +73,10 @@ def constant_key(value: Any, around: tuple[Any, ...] = ()) -> Hashable:
         value: A static argument, hashable. Tuples, frozen sets and dataclasses are
             compared by their elements; other objects, and dataclasses with elements
             that have no hash, by their own ``==``.
-        around: The dataclasses that it is an element of.
+        around: The dataclasses that contain the value.
 
     Returns:
-        A key for dictionaries; without a hash where the argument has none.
+        A dictionary key; unhashable if the argument is.
 
     Example:
         >>> 2 == 2.0, constant_key(2) == constant_key(2.0)
@@ -96,7 +96,7 @@ def constant_key(value: Any, around: tuple[Any, ...] = ()) -> Hashable:
 
 
 def _fields_key(value: Any, around: tuple[Any, ...]) -> Hashable:
-    """Keys of a dataclass's fields; None where its own ``==`` alone can tell."""
+    """Returns the keys of a dataclass's fields; None if only its ``==`` can decide."""
     if any(each is value for each in around):
         return None  # it refers to itself
     names = [each.name for each in dataclasses.fields(value) if each.compare]
@@ -110,7 +110,7 @@ def _fields_key(value: Any, around: tuple[Any, ...]) -> Hashable:
 
 
 class Constant:
-    """A static argument that equals another one where `constant_key` is the same.
+    """A static argument that is compared by its `constant_key`.
 
     Args:
         value: The argument's value.
@@ -131,7 +131,7 @@ class Constant:
 
 
 def with_constants(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that takes `Constant` objects in place of their values.
+    """Returns a function that takes `Constant` objects instead of their values.
 
     Args:
         function: The function.
@@ -156,7 +156,7 @@ def structure_key(treedef: jax.tree_util.PyTreeDef) -> Hashable:
         treedef: The structure of a pytree.
 
     Returns:
-        The structure itself where it has no such field.
+        The structure itself if it has no such field.
 
     Example:
         >>> treedef = jax.tree.structure((1, [2]))
@@ -173,16 +173,16 @@ def structure_key(treedef: jax.tree_util.PyTreeDef) -> Hashable:
 
 
 def number_marks(treedef: jax.tree_util.PyTreeDef) -> tuple[str, ...]:
-    """Describes what ``==`` of structures does not tell of the numbers in them.
+    """Describes the numbers in a structure that ``==`` of structures ignores.
 
-    What `structure_key` is for arguments of cells, for parameters and outputs: shorter,
-    found sooner, and as easily pickled as the structure.
+    It serves parameters and outputs as `structure_key` serves arguments of cells, but
+    is shorter, faster to compute, and as easy to pickle as the structure.
 
     Args:
         treedef: The structure of a pytree.
 
     Returns:
-        A text for each number in a static field or a key; empty if there is none.
+        A string for each number in a static field or a key; empty if there is none.
 
     Example:
         >>> one, other = (jax.tree.structure({key: 0.5}) for key in (1, True))
@@ -196,7 +196,7 @@ def number_marks(treedef: jax.tree_util.PyTreeDef) -> tuple[str, ...]:
 
 
 def _static_data(treedef: jax.tree_util.PyTreeDef) -> Iterator[Any]:
-    """Gives static fields by node, and the keys of dicts unless all are texts."""
+    """Yields the static fields of each node, and dict keys unless all are strings."""
     waiting = [treedef]
     while waiting:
         each = waiting.pop()
@@ -209,23 +209,23 @@ def _static_data(treedef: jax.tree_util.PyTreeDef) -> Iterator[Any]:
             of_node = None if named else tuple(of_node)
         if of_node is not None:
             yield of_node
-        if each.num_nodes > each.num_leaves + 1:  # else all children are leaves
+        if each.num_nodes > each.num_leaves + 1:  # otherwise all children are leaves
             waiting.extend(each.children())
 
 
 def _mark_numbers(value: Any, marks: list[str], around: tuple[Any, ...]) -> None:
     kind = type(value)
     if kind in _SEQUENCES or isinstance(value, _SEQUENCES):
-        for each in value:  # what stands there most is told without a call
+        for each in value:  # the most frequent types are handled without a call
             if (mark := _MARKS.get(type(each))) is None:
                 _mark_numbers(each, marks, around)
             elif mark:
                 marks.append(mark)
     elif isinstance(value, _NUMBERS):
-        name = kind.__name__  # a bool of NumPy has the name of Python's
+        name = kind.__name__  # NumPy's bool has the same name as Python's
         name = name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
         marks.append(f"{name} {value!r}" if isinstance(value, _INEXACT) else name)
-    elif isinstance(value, _SETS):  # equal ones differ in order
+    elif isinstance(value, _SETS):  # equal sets may differ in order
         inside: list[str] = []
         for each in value:
             _mark_numbers(each, inside, around)

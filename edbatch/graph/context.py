@@ -1,4 +1,4 @@
-"""The context of a thread: whether calls of cells run or are recorded."""
+"""The context of a thread: whether calls of cells are run or recorded."""
 
 import threading
 from collections.abc import Iterator
@@ -13,24 +13,24 @@ class CallRecorder(Protocol):
         """Records one call; returns handles in the structure of the cell's output."""
 
     def value(self, tree: Any) -> Any:
-        """Returns the values of handles, as arrays of NumPy, if it can."""
+        """Returns the values of handles, as NumPy arrays, if possible."""
 
 
 class KeySource(Protocol):
-    """Gives the calls of an instance their keys, while its model runs unbatched."""
+    """Provides keys for the calls of an instance while its model runs unbatched."""
 
     def next(self) -> Any:
         """Returns the key of the next call."""
 
     def give_back(self) -> None:
-        """Gives the last key to the next call, since its own has failed."""
+        """Takes back the last key, whose call has failed, for the next call."""
 
 
 class ValueSource(Protocol):
-    """Gives a model that runs unbatched values in place of its own."""
+    """Provides values to a model that runs unbatched, instead of its own."""
 
     def next(self, tree: Any) -> Any:
-        """Returns the values that the model gets for what it asks for."""
+        """Returns the values of a tree that the model passed to `edbatch.value`."""
 
 
 class _Context(threading.local):
@@ -39,10 +39,10 @@ class _Context(threading.local):
     recorder: CallRecorder | None = None
     keys: KeySource | None = None
     values: ValueSource | None = None
-    jit: bool = False  # cells that run unbatched are compiled
-    exact: bool = False  # these are told apart by numbers in static fields, too
-    compute_dtype: Any = None  # that cells run in; see `edbatch.graph.compute_dtype`
-    inside: bool = False  # the function of a recorded cell runs
+    jit: bool = False  # whether cells that run unbatched are compiled
+    exact: bool = False  # whether these are also keyed by numbers in static fields
+    compute_dtype: Any = None  # dtype of cells; see `edbatch.graph.compute_dtype`
+    inside: bool = False  # whether the function of a recorded cell is running
 
 
 context = _Context()
@@ -50,12 +50,12 @@ context = _Context()
 
 @contextmanager
 def jitted_cells(*, exact: bool = False) -> Iterator[None]:
-    """Compiles each cell by itself while models run unbatched in this context.
+    """Compiles each cell separately while models run unbatched in this context.
 
     Args:
-        exact: Whether a cell is compiled anew for a number in a static field that is
-            equal to another one but not the same, such as 1 and True. JAX takes them
-            for one; to tell them apart takes some microseconds for each call.
+        exact: Whether a cell is compiled again for a number in a static field that is
+            equal to an earlier one but not the same, such as 1 and True. JAX treats
+            them as the same; distinguishing them takes some microseconds per call.
     """
     before = context.jit, context.exact
     context.jit, context.exact = True, exact
@@ -67,7 +67,7 @@ def jitted_cells(*, exact: bool = False) -> Iterator[None]:
 
 @contextmanager
 def inside_cell() -> Iterator[None]:
-    """Makes cells plain functions, while the function of a recorded cell runs."""
+    """Makes cells plain functions while the function of a recorded cell runs."""
     before = context.recorder, context.keys, context.inside
     context.recorder, context.keys, context.inside = None, None, True
     try:
@@ -78,7 +78,7 @@ def inside_cell() -> Iterator[None]:
 
 @contextmanager
 def given_values(source: ValueSource) -> Iterator[None]:
-    """Gives models that run unbatched in this context values of another run.
+    """Gives models that run unbatched in this context the values of another run.
 
     Args:
         source: The values.

@@ -14,11 +14,11 @@ from edbatch.graph.structure import GraphStructure
 from edbatch.graph.type_table import Made, TypeTable
 from edbatch.kernel import kernel
 
-MISSING = -1  # an operand, or a row of an external input, that a padded list lacks
+MISSING = -1  # an operand or row of an external input that a padded list lacks
 
 
 class NodeArrays(NamedTuple):
-    """Nodes and what they read, as compiled code takes them.
+    """Nodes, their operands and their external inputs, for compiled code.
 
     ``N`` nodes, ``E`` operand slots, ``X`` external slots.
 
@@ -46,9 +46,9 @@ class DataflowGraph:
     It has ``N`` nodes of ``T`` types, ``E`` operand slots, ``X`` external slots and
     ``V`` values (output arrays of nodes).
 
-    Nodes stand in topological order: an operand's node comes before its reader. A
-    node's slots and values stand together, in the order of its type's slots; how many
-    they are follows from the type.
+    Nodes are in topological order: an operand's node comes before its readers. The
+    slots of a node are adjacent, in the order of its type's slots, and so are its
+    values; the type determines how many there are.
 
     Attributes:
         types: The model's types, shared by all of its graphs.
@@ -57,11 +57,11 @@ class DataflowGraph:
         external_rows: Row read by each external slot in its array kind's pool, or
             `MISSING`.
         externals: External inputs, stacked: array kind to ``[rows, ...]``.
-        outputs: What the model returned for each instance.
+        outputs: The model's result for each instance.
         instance_nodes: Number of nodes of each instance.
         num_values: Number of values, V.
-        node_member: Whose parameters each node reads, where its type has a family; None
-            where none has, and in what is recorded.
+        node_member: Member whose parameters each node reads, if its type has a family;
+            None if no type has one, and in recordings.
 
     Example:
         >>> import edbatch as eb
@@ -87,7 +87,7 @@ class DataflowGraph:
     node_member: np.ndarray | None = None  # [N] int32
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         types = len(np.unique(self.node_type))
         return (
             f"<DataflowGraph of {self.num_instances} instances: {self.num_nodes} nodes"
@@ -95,11 +95,11 @@ class DataflowGraph:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickles what was recorded, and not what follows from it."""
+        """Pickles the recorded fields, without the values derived from them."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Makes equal structures of outputs one object again."""
+        """Replaces equal output structures by one shared object again."""
         outputs, known = state["outputs"], state["types"].trees
         tree = known.setdefault(outputs.tree, outputs.tree)
         self.__dict__.update(state, outputs=replace(outputs, tree=tree))
@@ -116,24 +116,24 @@ class DataflowGraph:
 
     @property
     def num_types(self) -> int:
-        """Number of types, T, that were known when it was first asked for.
+        """Number of types, T, that were known when this was first read.
 
-        The table may grow while the graph is planned. All that is made for the graph
-        by type has this length.
+        The table may grow while the graph is planned. Everything that is derived for
+        the graph by type has this length.
         """
-        # Of two threads that ask first, one decides: `setdefault` is atomic.
+        # If two threads are first, one of them decides: `setdefault` is atomic.
         found: int = vars(self).setdefault("_num_types", len(self.types))
         return found
 
     def derived(self, key: Hashable, make: Callable[[list[NodeType]], Made]) -> Made:
-        """Returns what was made of the graph's types, kept for as long as they are.
+        """Returns an object derived from the types, cached as long as the types live.
 
         Args:
-            key: Everything that it depends on beside these types.
-            make: Makes it of the T types; see `TypeTable.derived`.
+            key: Everything that the object depends on besides these types.
+            make: Derives it from the T types; see `TypeTable.derived`.
 
         Returns:
-            The object that was made first for as many types.
+            The object that was made first for this key and number of types.
         """
         types, count = self.types, self.num_types
         return types.derived((key, count), lambda: make(types.types[:count]))
@@ -159,7 +159,7 @@ class DataflowGraph:
 
     @property
     def arrays(self) -> NodeArrays:
-        """The nodes and what they read, for compiled code."""
+        """The nodes, their operands and their external inputs, for compiled code."""
         return NodeArrays(
             self.node_type,
             self.operand_start,
@@ -171,7 +171,7 @@ class DataflowGraph:
 
     @cached_property
     def joinable(self) -> "Joinable":
-        """A recording as it is joined with others."""
+        """The recording in the form in which it is joined with others."""
         nodes = self.node_type, self.operands, self.external_rows, self.instance_nodes
         outputs = self.outputs.columns, self.outputs.lengths
         avals = {kind: self.types.kinds.pool_aval(kind) for kind in self.externals}
@@ -180,7 +180,7 @@ class DataflowGraph:
 
     @cached_property
     def structure(self) -> GraphStructure:
-        """Types, edges and instances, which scheduling reads."""
+        """Types, edges and instances, as read by scheduling."""
         return self._structure_of(operand_nodes(self.value_start, self.operands))
 
     def _structure_of(self, operand_node: np.ndarray) -> GraphStructure:
@@ -197,7 +197,7 @@ class DataflowGraph:
         starts: tuple[np.ndarray, np.ndarray, np.ndarray],
         operand_node: np.ndarray,
     ) -> None:
-        """Takes over what follows from the graph, where it was found with it.
+        """Stores data derived from the graph that was computed together with it.
 
         Args:
             starts: As from `slot_starts`.
@@ -208,13 +208,13 @@ class DataflowGraph:
 
 
 class Joinable(NamedTuple):
-    """The facts that joining recordings looks at, in one place.
+    """The parts of a graph that joining recordings reads, in one place.
 
     Attributes:
-        types: As of `DataflowGraph`.
-        tree: The structure of its outputs.
+        types: As in `DataflowGraph`.
+        tree: The structure of the outputs.
         flat: All integers; see `edbatch.graph.flat_graph`.
-        externals: As of `DataflowGraph`.
+        externals: As in `DataflowGraph`.
     """
 
     types: TypeTable

@@ -1,7 +1,7 @@
-"""External inputs: which values may reach a cell.
+"""External inputs: the values that may be passed to a cell.
 
-They are numbers and the arrays of NumPy and JAX, in dtypes that JAX has. What would
-lose its meaning on the way, such as a mask, is refused.
+They are numbers and NumPy or JAX arrays, in dtypes that JAX has. Values that would lose
+their meaning when converted, such as a masked array, are rejected.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from edbatch.graph.constants import PYTHON_NUMBERS, as_number
 
 ABSENT: Any = object()  # an external input that a padded list lacks
-# Numbers that recording takes as they are.
+# Types of numbers that recording uses unchanged.
 NUMBERS = frozenset(
     (
         *(bool, int, float, complex, np.bool_, np.float16, np.float32, np.float64),
@@ -36,8 +36,8 @@ class NotAnInputError(TypeError):
     """A value cannot be an external input.
 
     Attributes:
-        what: What it is.
-        fix: What to pass in its place; empty if there is nothing like it.
+        what: A description of the value.
+        fix: What to pass instead; empty if there is no replacement.
     """
 
     def __init__(self, what: str, fix: str = "") -> None:
@@ -47,17 +47,17 @@ class NotAnInputError(TypeError):
 
 
 def as_input(value: Any) -> Any:
-    """Checks a value that reaches a cell.
+    """Checks a value that is passed to a cell.
 
     Args:
         value: Anything but a handle, a parameter, a key or a tracer.
 
     Returns:
-        A number, or an array of NumPy or JAX; itself wherever it is one.
+        A number, or a NumPy or JAX array; the value itself if it is one.
 
     Raises:
-        NotAnInputError: It is neither, or its dtype is none of JAX's, or it has a
-            meaning that arrays of JAX do not have.
+        NotAnInputError: It is neither, or JAX does not have its dtype, or it has a
+            meaning that JAX arrays cannot express.
 
     Example:
         >>> as_input(np.ma.array([1.0, 2.0], mask=[False, True]))
@@ -88,7 +88,7 @@ def _check_dtype(value: Any) -> None:
 
 
 def _plain_array(value: Any) -> Any:
-    """Makes an array of one of a subclass, where that means the same."""
+    """Converts an instance of a subclass to an array, if that means the same."""
     if isinstance(value, np.ma.MaskedArray):
         masked = int(np.ma.getmaskarray(value).sum())
         if masked:
@@ -111,7 +111,7 @@ def input_dtype(value: Any) -> np.dtype:
     """Returns the dtype that an external input has in the program.
 
     Args:
-        value: As `as_input` gives it.
+        value: As `as_input` returns it.
 
     Returns:
         The dtype that JAX would give it.

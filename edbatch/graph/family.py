@@ -1,9 +1,9 @@
-"""Families: types that differ in the path of their parameters alone.
+"""Families: types that differ only in the path of their parameters.
 
-The layers of a stack and the experts of a mixture call one cell with parameters of one
-structure. Each is a type, so that policies tell the layers apart, but one compiled loop
-can run all of them: their parameters stand stacked, and a chunk's record says which
-member's it reads (`edbatch.cell.members`).
+The layers of a stack and the experts of a mixture call one cell with parameters of the
+same structure. Each is a type, so that policies can distinguish the layers, but one
+compiled loop can run all of them: their parameters are stacked, and a chunk's record
+contains the member whose parameters it reads (`edbatch.cell.members`).
 """
 
 from collections.abc import Callable, Sequence
@@ -15,15 +15,15 @@ import jax
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """Parameters that one compiled loop reads in turn, of ``G`` members.
+    """Parameters of ``G`` members, which one compiled loop reads in turn.
 
     Compared by identity: a model has each family once.
 
     Attributes:
-        leaves: Which leaves of the parameters the members do not have in common, by
-            their positions in the first type of the family.
-        sources: For each of them, the leaf that takes its place, by member; empty where
-            members are the entries ``[G, ...]`` of these leaves.
+        leaves: Positions of the parameter leaves that differ between members, as the
+            first type of the family reads them.
+        sources: For each of these leaves, the leaf that takes its place, by member;
+            empty if members are the entries ``[G, ...]`` of these leaves.
         entries: Number of entries in that case.
     """
 
@@ -43,7 +43,7 @@ class Family:
 
         Args:
             leaves: All parameters.
-            stack: Stacks several of them.
+            stack: Stacks several parameters.
 
         Returns:
             ``[G, ...]`` for each of `leaves`.
@@ -53,13 +53,13 @@ class Family:
         return [stack([leaves[k] for k in each]) for each in self.sources]
 
     def spec(self, params: Any) -> Any:
-        """Returns the structure of the parameters of one member.
+        """Returns the structure of one member's parameters.
 
         Args:
-            params: That of all, with ``jax.ShapeDtypeStruct`` leaves.
+            params: The structure of all, with ``jax.ShapeDtypeStruct`` leaves.
 
         Returns:
-            The same pytree, entries in place of the arrays that have them.
+            The same pytree, with a single entry in place of each array of entries.
         """
         if self.sources:
             return params

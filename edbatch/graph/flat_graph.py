@@ -1,16 +1,17 @@
 """Graphs as one array of integers each, so that many are joined in one pass.
 
-A minibatch of kept recordings has dozens of graphs with a handful of arrays each; what
-Python and NumPy spend on every one of these arrays is more than to join them costs, and
-so does the memory: recordings of a data set lie apart, and each array is two places
-that the processor waits for.
+A minibatch of cached recordings has dozens of graphs with a handful of arrays each. The
+overhead of Python and NumPy per array exceeds the cost of joining, and so does the cost
+of memory access: the recordings of a data set are scattered in memory, and each array
+is two locations that the processor has to wait for.
 
 The array begins with eight counts: nodes, operands, external rows, values, instances,
 array kinds of external inputs, columns and lists of the outputs. Then come, for each of
-these kinds, its number, the rows of its pool, and the words (of 32 bits) of a row that
+these array kinds, its number, the rows of its pool, and how many 32-bit words of a row
 are in the array; the length of each column and of each list; the types of nodes,
 operands, external rows, nodes of each instance, columns and lists themselves; and the
-words of the pools. Only pools of small rows are there (`words_of_row`): word ids, say.
+words of the pools. Only pools of small rows are included (`words_of_row`), such as word
+ids.
 """
 
 import math
@@ -24,25 +25,25 @@ from edbatch.kernel import kernel
 
 _COUNTS = 8
 _MOST_VALUES = np.iinfo(np.int32).max
-_MOST_WORDS = 4  # of a row: to copy more costs more than to find another array
+_MOST_WORDS = 4  # of a row: copying more costs more than reading another array
 
 
 class Joined(NamedTuple):
-    """Graphs, one after the other: ``N`` nodes, ``B`` instances, ``K`` array kinds.
+    """Concatenated graphs: ``N`` nodes, ``B`` instances, ``K`` array kinds.
 
     Attributes:
-        node_type: As of `DataflowGraph`.
-        operands: As of `DataflowGraph`.
-        external_rows: As of `DataflowGraph`.
-        instance_nodes: As of `DataflowGraph`.
+        node_type: As in `DataflowGraph`.
+        operands: As in `DataflowGraph`.
+        external_rows: As in `DataflowGraph`.
+        instance_nodes: As in `DataflowGraph`.
         starts: First operand slot, external slot and value of each node, and the end.
         operand_node: Node that each operand slot reads, negative where there is none.
-        parts: Columns and then lists of the outputs, one after the other.
-        part_start: First element of each of them, and the end.
-        num_values: Number of values, perhaps more than int32 can count.
-        pool_rows: External inputs of each kind, perhaps more than that; those of its
-            pools that are there, even if they are empty; -1 where there is none.
-        words: The words of the pools that are in the arrays, one after the other.
+        parts: Columns and then lists of the outputs, concatenated.
+        part_start: First element of each column and list, and the end.
+        num_values: Number of values, possibly more than int32 can count.
+        pool_rows: Number of external inputs of each kind, possibly more than int32 can
+            count; 0 if its pools are empty, -1 if there is no pool of the kind.
+        words: The words of the pools that are in the arrays, concatenated.
         word_start: First word of each kind, and the end.
     """
 
@@ -61,14 +62,14 @@ class Joined(NamedTuple):
 
 
 def words_of_row(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    """Returns how many words of 32 bits a row of a pool has in the array of a graph.
+    """Returns the number of 32-bit words of a pool row in the array of a graph.
 
     Args:
         shape: Shape of a row.
-        dtype: Its dtype.
+        dtype: Dtype of a row.
 
     Returns:
-        The words; 0 where pools of this kind are kept apart.
+        The words; 0 if pools of this kind are kept separately.
     """
     words = math.prod(shape)
     return words if dtype.itemsize == 4 and words <= _MOST_WORDS else 0
@@ -85,13 +86,13 @@ def flatten(
     """Writes the integers of a graph into one array.
 
     Args:
-        nodes: Types of nodes, operands, external rows and nodes of each instance, as of
+        nodes: Types of nodes, operands, external rows and nodes of each instance, as in
             `DataflowGraph`.
         num_values: Number of values.
         pools: External inputs by array kind.
-        avals: Shape and dtype of a row of each.
+        avals: Shape and dtype of a row of each pool.
         columns: Columns of the outputs.
-        lengths: Lengths of their lists.
+        lengths: Lengths of the outputs' lists.
 
     Returns:
         The array, ``[n] int32``.
@@ -126,18 +127,19 @@ def join_flat(
     """Joins graphs whose outputs have the same structure.
 
     Args:
-        flat: Their arrays, one after the other; ``[n] int32``.
-        count: How many there are; at least one.
+        flat: The graphs' arrays, concatenated; ``[n] int32``.
+        count: Number of graphs; at least one.
         num_kinds: Array kinds of the model, K.
         part_kind: For each column and list of the outputs: -1 for values, -2 for
-            lengths, else the array kind whose rows it names; ``[parts] int64``.
+            lengths, otherwise the array kind of its pool rows; ``[parts] int64``.
         num_operands: Operands of each type; ``[T] int32``.
         num_externals: External slots of each type; ``[T] int32``.
         num_outputs: Outputs of each type; ``[T] int32``.
-        external_slots: First external slot of each type, and the array kind of each.
+        external_slots: First external slot of each type, and the array kind of each
+            slot.
 
     Returns:
-        All of them, numbered anew.
+        The joined graphs, renumbered.
     """
     counts = num_operands, num_externals, num_outputs
     return Joined(*_join(flat, count, num_kinds, part_kind, *counts, *external_slots))
@@ -148,14 +150,14 @@ def _join(
     flat, count, num_kinds, part_kind, num_operands, num_externals, num_outputs,
     slot_start, slot_kind,
 ):  # fmt: skip
-    """Returns what a `Joined` holds; arguments as of `join_flat`."""
+    """Returns the fields of a `Joined`; the arguments are those of `join_flat`."""
     num_parts = len(part_kind)
     totals, part_start, word_start = _count(flat, count, num_parts, num_kinds)
     node_type = np.empty(totals[0], np.int32)
     operands = np.empty(totals[1], np.int32)
     external_rows = np.empty(totals[2], np.int32)
     instance_nodes = np.empty(totals[4], np.int32)
-    # Values that int32 cannot count are refused by the caller.
+    # The caller rejects more values than int32 can count.
     value_node = np.empty(min(totals[3], _MOST_VALUES), np.int32)
     operand_node = np.empty(totals[1], np.int32)
     operand_start = np.zeros(totals[0] + 1, np.int32)
@@ -235,7 +237,7 @@ def _join(
 
 @kernel
 def _count(flat, count, num_parts, num_kinds):
-    """Returns the sums of all counts, and where parts and words of pools begin."""
+    """Returns the sums of all counts, and where parts and words of pools start."""
     totals = np.zeros(_COUNTS, np.int64)
     part_start = np.zeros(num_parts + 1, np.int64)
     word_start = np.zeros(num_kinds + 1, np.int64)
@@ -263,7 +265,7 @@ def _count(flat, count, num_parts, num_kinds):
 
 @kernel
 def _copy_parts(flat, at, lengths, part_kind, first_value, first_row, parts, part_at):
-    """Adds a graph's columns and lists, numbered anew; returns where they end."""
+    """Appends a graph's columns and lists, renumbered; returns where they end."""
     for part in range(len(part_kind)):
         shift = np.int64(0)
         if part_kind[part] == -1:
@@ -279,7 +281,7 @@ def _copy_parts(flat, at, lengths, part_kind, first_value, first_row, parts, par
 
 @kernel
 def _copy_words(flat, at, head, lengths, first_row, pool_rows, words, word_at):
-    """Adds a graph's pools, and the rows of all of them; returns where they end."""
+    """Appends a graph's pool words and counts its pool rows; returns their end."""
     for place in range(head + _COUNTS, lengths, 3):
         kind = flat[place]
         first_row[kind] += flat[place + 1]

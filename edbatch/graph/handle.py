@@ -1,4 +1,4 @@
-"""Handles: promises of arrays, which recorded cells return."""
+"""Handles: placeholders for arrays, returned by recorded cells."""
 
 from typing import Any, NoReturn
 
@@ -62,7 +62,7 @@ class Handle(HandleSlots):
         )
 
     def __reduce__(self) -> NoReturn:
-        """Raises: a handle is of one recording that is being made."""
+        """Raises PickleError: a handle belongs to a recording that is in progress."""
         raise PickleError(
             f"{self!r} is not computed yet while the model is recorded, so it cannot be"
             f" pickled ({user_line()}); pickle the recording"
@@ -102,11 +102,11 @@ class Handle(HandleSlots):
 
 
 def new_handle(recorder: InstanceTape, value: int, kind: int) -> Handle:
-    """Makes a handle.
+    """Creates a handle.
 
     Args:
-        recorder: The tape of its instance.
-        value: Number of the value that it stands for.
+        recorder: The tape of the handle's instance.
+        value: Number of the value that the handle stands for.
         kind: Array kind of the value.
 
     Returns:
@@ -124,8 +124,8 @@ def reject_foreign(handle: Handle, where: str | None = None) -> NoReturn:
 
     Args:
         handle: The handle.
-        where: What the model did with it; None if it passed it to a cell, in a line
-            that is still to be found.
+        where: What the model did with the handle; None if it passed it to a cell, in
+            which case the line is looked up.
 
     Raises:
         RecordingError: Always.

@@ -1,25 +1,25 @@
-"""Arrays of NumPy whose owners may write to them later."""
+"""NumPy arrays that their owners may modify later."""
 
 from typing import Any
 
 import numpy as np
 
-_LARGE_BYTES = 4096  # of an array that is compared without a copy
+_LARGE_BYTES = 4096  # from this size on, arrays are compared without a copy
 
 
 def may_change(value: Any) -> bool:
-    """Tells whether somebody may write to an array, or to what it is a view of.
+    """Tells whether an array, or the memory that it is a view of, may be modified.
 
-    Of memory that is neither NumPy's nor of bytes, nobody knows who writes to it: views
-    of arrays of JAX count, too.
+    Memory that belongs to neither NumPy nor a bytes object counts as modifiable, since
+    its writers are unknown. This includes views of JAX arrays.
 
     Args:
-        value: An array of NumPy or JAX, or anything else.
+        value: A NumPy or JAX array, or anything else.
 
     Returns:
-        Whether it has to be copied to be kept as it is.
+        Whether the value must be copied to preserve its contents.
     """
-    if not isinstance(value, np.ndarray):  # one of JAX
+    if not isinstance(value, np.ndarray):  # a JAX array
         return False
     owner: Any = value
     while isinstance(owner, np.ndarray):
@@ -34,7 +34,7 @@ def may_change(value: Any) -> bool:
 
 
 def same_bytes(copy: np.ndarray, array: np.ndarray) -> bool:
-    """Tells whether an array is still what it was when it was copied.
+    """Tells whether an array is unchanged since it was copied.
 
     Args:
         copy: The copy, contiguous.

@@ -1,6 +1,6 @@
 """Pools of external inputs: the rows of one array kind, stacked.
 
-An integer that does not fit the dtype that JAX gives it is refused.
+An integer that does not fit the dtype that JAX gives it is rejected.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ def stack_inputs(rows: Sequence[Any], aval: Aval) -> np.ndarray:
     """Stacks the external inputs of one array kind.
 
     Args:
-        rows: Numbers and arrays of NumPy.
-        aval: The kind; integers may be narrower than those of the rows.
+        rows: Numbers and NumPy arrays.
+        aval: The array kind; its integers may be narrower than those of the rows.
 
     Returns:
         The pool, ``[rows, ...]``.
@@ -27,9 +27,9 @@ def stack_inputs(rows: Sequence[Any], aval: Aval) -> np.ndarray:
     """
     dtype, shape = aval.dtype, (len(rows), *aval.shape)
     if dtype.kind not in "iu" or NUMBERS.issuperset(map(type, rows)):
-        return np.array(rows, dtype).reshape(shape)  # Python's numbers are checked
+        return np.array(rows, dtype).reshape(shape)  # checks Python's integers
     pool = np.array(rows)  # as wide as the widest row
-    if pool.dtype.kind not in "iub":  # floats, for integers of both signs beyond int64
+    if pool.dtype.kind not in "iub":  # float64, for mixtures of int64 and uint64
         pool = np.array([np.asarray(each, object) for each in rows], object)
     if pool.dtype != dtype and pool.size:
         limits = np.iinfo(dtype)
@@ -46,7 +46,7 @@ def too_wide(rows: Sequence[Any], dtype: np.dtype) -> tuple[int, int]:
         dtype: The integers' dtype in the program.
 
     Returns:
-        The first row with one that does not fit, and the integer.
+        The first row that has such an integer, and the integer.
     """
     limits = np.iinfo(dtype)
     for row, value in enumerate(rows):

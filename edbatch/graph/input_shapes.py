@@ -1,4 +1,4 @@
-"""A warning for cells that are called with input arrays of many shapes."""
+"""Warning for cells that are called with input arrays of many shapes."""
 
 import warnings
 from collections.abc import Sequence
@@ -8,13 +8,13 @@ from edbatch.errors import ManyTypesWarning, user_line
 from edbatch.graph.cell import Cell
 from edbatch.graph.many_values import ManyValues
 
-_SHOWN = 4  # shapes in a message
+_SHOWN = 4  # maximum number of shapes in a message
 
 Shape = tuple[int, ...]
 
 
 class InputShapes:
-    """The shapes of arrays, not computed by cells, that cells of a model were given."""
+    """Shapes of the external input arrays that a model's cells were called with."""
 
     def __init__(self) -> None:
         self._shapes: dict[tuple[Cell, str, Any], ManyValues] = {}
@@ -22,16 +22,16 @@ class InputShapes:
     def add(
         self, cell: Cell, path: str, treedef: Any, shapes: Sequence[Shape], by: Any
     ) -> None:
-        """Notes the call of a new type, and warns once if there were many shapes.
+        """Records the call of a new type; warns once if there were many shapes.
 
         Args:
             cell: The cell.
-            path: The parameters that it is called with.
+            path: Path of the parameters that it is called with.
             treedef: Structure of its ``(args, kwargs)``.
             shapes: Shape per external slot.
-            by: The recorder of the instance that calls it.
+            by: Recorder of the calling instance.
         """
-        if not any(shapes):  # numbers
+        if not any(shapes):  # only numbers
             return
         known = self._shapes.setdefault((cell, path, treedef), ManyValues())
         if known.add(tuple(shapes), by):

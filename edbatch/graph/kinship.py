@@ -1,4 +1,4 @@
-"""Kinship: which types of a model could be of one family (see `family`)."""
+"""Kinship: which types of a model could form a family (`edbatch.graph.family`)."""
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,12 +17,12 @@ _ANY = ("any", None)  # the step in which the members differ
 
 @dataclass(eq=False)
 class Relatives:
-    """Types that could be of one family.
+    """Types that could form one family.
 
     Attributes:
-        first: The first type that was met.
-        prefix: Where in the parameters they differ.
-        keys: By type, the key of its parameters there.
+        first: The first of these types that was met.
+        prefix: Path of the container from which they take different parameters.
+        keys: By type, the key of the part that it takes.
         family: The family, once there is one.
         members: The position of each key in the family.
     """
@@ -50,7 +50,7 @@ class Kinship:
         self._structures = PartStructures(params)
 
     def add(self, node_type: NodeType) -> None:
-        """Takes a type in; types come in the order of their table."""
+        """Adds a type; types must be added in the order of their table."""
         assert node_type.id == len(self._of_type), "types come in order"
         found = []
         for pattern, prefix, key in self._patterns(node_type):
@@ -60,30 +60,31 @@ class Kinship:
         self._of_type.append(found)
 
     def relatives(self, type_id: int) -> list[Relatives]:
-        """Returns the relatives of a type that was taken in.
+        """Returns the relatives of a type that was added.
 
         Args:
             type_id: The type.
 
         Returns:
-            One entry per container that its parameters stand in, in the order of its
+            One entry per container that its parameters are in, in the order of its
             arguments.
         """
         return self._of_type[type_id]
 
     def find_family(self, relatives: Relatives) -> Family | None:
-        """Finds a family: of all parameters like those that the types read.
+        """Finds the family of all parameters of the structure that the types read.
 
-        Types that are met later find their member in it, so that the program of a
-        minibatch without some of them serves those with them. Members stand in the
-        order of JAX, which sorts the keys of dicts: plans that were made for another
-        order of them name the same ones.
+        Types that are met later find their member in it, so the program of a minibatch
+        without some of these types also serves minibatches with them. Members are in
+        JAX's order, which sorts the keys of dicts, so plans made for another key order
+        refer to the same members.
 
         Args:
             relatives: The types.
 
         Returns:
-            The family; None if a call reads parts of other members, too.
+            The family; None if a call also reads parts of other members or reads a leaf
+            twice, or if no leaf differs.
         """
         first, prefix = relatives.first, relatives.prefix
         paths = [path for kind, path in first.template.leaves if kind == "parameter"]
@@ -110,7 +111,7 @@ class Kinship:
         return Family(tuple(vary), tuple(vary.values()))
 
     def _leaves_of(self, paths: list[_Steps]) -> list[int]:
-        """The positions of the leaves below some paths."""
+        """Returns the positions of the leaves below some paths."""
         return [
             leaf
             for steps in paths
@@ -118,7 +119,7 @@ class Kinship:
         ]
 
     def _patterns(self, node_type: NodeType) -> Iterator[tuple[Hashable, _Steps, Any]]:
-        """The facts that a type shares with relatives, and those that tell it apart."""
+        """Yields patterns that relatives share, with prefix and the type's key."""
         template = node_type.template.with_exact_constants()
         paths = [path for kind, path in template.leaves if kind == "parameter"]
         rest = (
@@ -141,10 +142,10 @@ class Kinship:
 
 
 def _steps_of(paths: list[ParameterPath]) -> list[tuple[_Steps, Any]]:
-    """The steps of a call's paths into containers: where, and to which part.
+    """Returns the containers on a call's paths, each with the key of the part taken.
 
-    Where a call takes several parts of a container, it is not these that tell it from
-    its relatives.
+    Containers of which a call takes several parts are left out: these parts do not
+    distinguish it from its relatives.
     """
     keys: dict[_Steps, set[Any]] = {}
     for path in paths:
@@ -155,7 +156,7 @@ def _steps_of(paths: list[ParameterPath]) -> list[tuple[_Steps, Any]]:
 
 
 def _with_key(steps: _Steps, prefix: _Steps, step: Step) -> _Steps:
-    """A path with another step behind a prefix, if it passes there."""
+    """Replaces the step after a prefix of a path, if the path continues there."""
     at = len(prefix)
     if steps[:at] != prefix or len(steps) == at:
         return steps
@@ -163,7 +164,7 @@ def _with_key(steps: _Steps, prefix: _Steps, step: Step) -> _Steps:
 
 
 def _keys(container: Any) -> Iterator[Any]:
-    """The keys of a container's parts."""
+    """Returns the keys of a container's parts."""
     if isinstance(container, Mapping):
         return iter(container)
     return iter(range(len(container)))

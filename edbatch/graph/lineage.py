@@ -1,8 +1,9 @@
-"""Tables of types that have the same beginning, in whatever process they are.
+"""Finds tables of types that begin alike, in whatever process they are.
 
-A table only grows. What is pickled with a table carries its *marks*: names of tables,
-and how many types and array kinds at the beginning are theirs, too. So what comes back
-to a process where such a table exists is given that very table, and no copy.
+A table only grows. An object that is pickled with a table carries the table's *marks*:
+names of tables, and how many of the first types and array kinds the table shares with
+each of them. So an object that returns to a process where such a table exists gets that
+very table, not a copy.
 """
 
 import itertools
@@ -14,13 +15,13 @@ Name = tuple[str, int]  # process, serial number
 Size = tuple[int, int]  # types, array kinds
 Marks = dict[Name, Size]
 
-lock = threading.RLock()  # guards the set of all tables while one is read from a pickle
+lock = threading.RLock()  # guards the set of all tables while a table is unpickled
 _serials = itertools.count()
 _process = uuid.uuid4().hex
 
 
 def _begin_process() -> None:
-    """Tells a forked process from the one that it began as: its tables go apart."""
+    """Renames a forked process, since its tables diverge from its parent's."""
     global _process
     _process = uuid.uuid4().hex
 
@@ -41,20 +42,20 @@ class Lineage:
         self._serial = next(_serials)
 
     def marks(self, size: Size) -> Marks:
-        """Returns the marks of the table, which has a size by now."""
+        """Returns the marks of the table, given its present size."""
         return self.shared | {(_process, self._serial): size}
 
 
 def common(one: Marks, other: Marks) -> Size:
-    """Finds how much of two tables is the same.
+    """Finds how much the beginnings of two tables have in common.
 
     Args:
         one: Marks of a table.
-        other: Marks of another.
+        other: Marks of another table.
 
     Returns:
-        Types and array kinds at the beginning of both; -1 if they have no name in
-        common.
+        Number of types and of array kinds at the beginning of both; -1 for each if the
+        tables have no name in common.
 
     Example:
         >>> common({("a", 0): (3, 4)}, {("a", 0): (2, 5), ("b", 0): (7, 7)})

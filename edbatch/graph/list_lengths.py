@@ -1,4 +1,4 @@
-"""A warning for cells that are called with lists of many lengths."""
+"""Warning for cells that are called with lists of many lengths."""
 
 import warnings
 from collections.abc import Iterable
@@ -9,22 +9,22 @@ import jax
 from edbatch.errors import ManyTypesWarning, user_line
 from edbatch.graph.cell import Cell
 
-MANY = 8  # lengths of one list, each of which makes a type
+MANY = 8  # different lengths of one list; each makes a type
 
 
 class ListLengths:
-    """The lengths of lists that cells of one model were called with."""
+    """The lengths of lists that a model's cells were called with."""
 
     def __init__(self) -> None:
         self._lengths: dict[tuple[str, str], dict[str, set[int]]] = {}
         self._warned: set[tuple[str, str]] = set()
 
     def add(self, cell: Cell, path: str, treedef: Any) -> None:
-        """Notes the call of a new type, and warns once if a list has many lengths.
+        """Records the call of a new type; warns once if a list has many lengths.
 
         Args:
             cell: The cell.
-            path: The parameters that it is called with.
+            path: Path of the parameters that it is called with.
             treedef: Structure of its ``(args, kwargs)``.
         """
         lists = _lists(cell, treedef)
@@ -41,10 +41,10 @@ class ListLengths:
 
 
 def _lists(cell: Cell, treedef: Any) -> dict[str, int]:
-    """Finds the lists among the arguments of a call: their names and lengths.
+    """Finds the lists among the arguments of a call: names and lengths.
 
-    A list within an argument is named by its place, such as ``"both[1]"``; arguments
-    that a function takes as ``*more`` are a list of that name.
+    A list within an argument is named by its position, such as ``"both[1]"``; the
+    arguments that a function takes as ``*more`` are a list of that name.
     """
     args, kwargs = jax.tree.unflatten(treedef, range(treedef.num_leaves))
     fixed = list(cell.positions)
@@ -59,7 +59,7 @@ def _lists(cell: Cell, treedef: Any) -> dict[str, int]:
 
 
 def _add_lists(found: dict[str, int], name: str, value: Any) -> None:
-    """Adds a value that is a list, or else the lists within it."""
+    """Adds a value if it is a list, otherwise the lists within it."""
     if isinstance(value, list):
         found[name] = len(value)
         return

@@ -1,32 +1,33 @@
-"""Counts values each of which makes a type, to warn of those that keep coming."""
+"""Counts values that each make a type, to warn when new ones keep coming."""
 
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 MANY = 16  # values
-# Instances that have brought a new one: the numbers of layers all come with the first.
+# Minimum number of instances that brought a new value. Numbers of layers, for example,
+# all come with the first instance.
 _MANY_INSTANCES = 8
 
 
 class ManyValues:
-    """The values that something had, such as the static argument of a cell.
+    """The distinct values of something, such as a static argument of a cell.
 
     Attributes:
-        values: The values.
+        values: The values so far.
     """
 
     def __init__(self) -> None:
         self.values: set[Any] = set()
-        self._instances = 0  # that brought a new one
+        self._instances = 0  # number of instances that brought a new value
         self._latest: Callable[[], Any] = lambda: None
         self._has_warned = False
 
     def add(self, value: Any, by: Any) -> bool:
-        """Adds a value; returns whether it is time to warn, which is once.
+        """Adds a value; returns whether to warn now, which happens once.
 
         Args:
-            value: The value, which has a hash.
+            value: The value, hashable.
             by: The recorder of the instance that it came with.
         """
         if self._has_warned or value in self.values:

@@ -1,4 +1,4 @@
-"""Merging recordings into one minibatch, from arrays, with no Python per node."""
+"""Merges recordings into one minibatch by array operations, with no Python per node."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,7 @@ from edbatch.graph.type_table import TypeTable
 
 _LIMIT = np.iinfo(np.int32).max
 
-# A minibatch has dozens of recordings; these look at all of them without a loop in
-# Python.
+# A minibatch has dozens of recordings; these visit all of them without a Python loop.
 _types_of = attrgetter("types")
 _joinable_of = attrgetter("joinable")
 
@@ -31,11 +30,11 @@ def merge(graphs: Sequence[DataflowGraph]) -> DataflowGraph:
         graphs: At least one recording; the same one may appear several times.
 
     Returns:
-        The graph whose instances are theirs, in order. Linear in nodes, operands and
-        bytes of external inputs.
+        The graph of all their instances, in order. Takes time linear in nodes, operands
+        and bytes of external inputs.
 
     Raises:
-        PlanError: There is no graph, or they belong to different models, or the
+        PlanError: There is no graph, the graphs belong to different models, or the
             minibatch has more rows than int32 can count.
         RecordingError: Their outputs differ in structure.
 
@@ -92,7 +91,7 @@ def merge(graphs: Sequence[DataflowGraph]) -> DataflowGraph:
 
 
 def tables_of(instances: Sequence[Any]) -> list[TypeTable]:
-    """Lists the tables of types of the recordings in a minibatch.
+    """Lists the type tables of the recordings in a minibatch.
 
     Args:
         instances: Instances, recordings, or both.
@@ -111,20 +110,20 @@ def are_recordings(instances: Sequence[Any]) -> bool:
 
 
 def _aligned(graphs: Sequence[DataflowGraph]) -> list[DataflowGraph]:
-    """Gives the outputs of graphs one structure."""
+    """Gives the outputs of graphs a common structure."""
     outputs = align([each.outputs for each in graphs], graphs[0].types.avals)
     return [replace(one, outputs=own) for one, own in zip(graphs, outputs, strict=True)]
 
 
 def at_places(graph: DataflowGraph, places: Sequence[int]) -> DataflowGraph:
-    """Gives the instances of a part of a minibatch their keys of the whole.
+    """Gives the instances of a part of a minibatch the random keys of the whole.
 
     Args:
         graph: The graph of some instances of a minibatch.
-        places: The place of each of them in the whole minibatch.
+        places: Position of each of these instances in the whole minibatch.
 
     Returns:
-        The graph, whose cells draw the random numbers that the whole's would draw.
+        The graph, whose cells draw the same random numbers as in the whole minibatch.
     """
     externals = dict(graph.externals)
     for kind, pool in externals.items():
@@ -139,11 +138,11 @@ def check_rows(rows: int, what: str) -> None:
     """Checks that a minibatch can be numbered with int32.
 
     Args:
-        rows: How many there are.
+        rows: Number of rows.
         what: What is counted, for the message.
 
     Raises:
-        PlanError: There are more than int32 can count.
+        PlanError: There are more rows than int32 can count.
     """
     if rows >= _LIMIT:
         raise PlanError(
@@ -158,7 +157,7 @@ def _join_pools(
     types: TypeTable,
     joined: Joined,
 ) -> dict[int, np.ndarray]:
-    """Joins the external inputs of each kind."""
+    """Concatenates the external inputs of each kind."""
     externals = {}
     starts = joined.word_start.tolist()
     for kind, rows in enumerate(joined.pool_rows.tolist()):

@@ -1,10 +1,10 @@
-"""Keys of nodes: what the random numbers inside cells are drawn with.
+"""Keys of nodes: the JAX random keys that cells draw numbers with.
 
-A cell whose function has an argument `rng` gets a key of its own in each call. The key
-follows from the caller's key, from the instance's place in the minibatch and from how
-many calls of that instance took a key before. So it depends neither on the other
+A cell whose function has an argument `rng` gets its own key in each call. The key is
+derived from the caller's key, the instance's position in the minibatch and the number
+of earlier calls of that instance that took a key. So it depends neither on the other
 instances nor on how the minibatch is scheduled, laid out, packed or padded, and the
-model run on one instance at a time can be given the very same keys.
+model can be given the same keys when it runs on one instance at a time.
 """
 
 from collections.abc import Iterator
@@ -20,25 +20,25 @@ from jax import Array
 from edbatch.errors import CellError, PlanError
 from edbatch.graph.context import context
 
-# What other generators draw depends on how keys are batched together.
+# With other generators, the numbers drawn depend on how keys are batched together.
 GENERATOR = "threefry2x32"
-NODE_KEY: Any = object()  # stands for a node's key among the arguments of a call
+NODE_KEY: Any = object()  # placeholder for a node's key in the arguments of a call
 
 
 def is_key(dtype: Any) -> bool:
-    """Tells the dtype of typed keys (``jax.random.key``) from all others.
+    """Tells whether a dtype is that of typed keys (``jax.random.key``).
 
     Args:
         dtype: A dtype.
 
     Returns:
-        Whether arrays of that dtype hold keys.
+        Whether arrays of that dtype contain keys.
 
     Example:
         >>> is_key(jax.random.key(0).dtype), is_key(jax.random.PRNGKey(0).dtype)
         (True, False)
     """
-    if isinstance(dtype, np.dtype):  # as nearly always
+    if isinstance(dtype, np.dtype):  # true in nearly all cases
         return False
     return bool(jnp.issubdtype(dtype, jax.dtypes.prng_key))
 
@@ -46,12 +46,12 @@ def is_key(dtype: Any) -> bool:
 @cache
 def key_dtype() -> Any:
     """Returns the dtype of the keys that cells get."""
-    # Its shape alone: a process that only records starts no client of XLA.
+    # Only the shape is evaluated: a process that only records starts no XLA client.
     return jax.eval_shape(partial(jax.random.key, impl=GENERATOR), 0).dtype
 
 
 def typed_key(rng: Any) -> Array:
-    """Checks a caller's key; makes a raw one a typed one.
+    """Checks a caller's key and converts a raw key to a typed one.
 
     Args:
         rng: ``jax.random.key(...)``, or ``jax.random.PRNGKey(...)``: uint32.
@@ -60,7 +60,7 @@ def typed_key(rng: Any) -> Array:
         The typed key, a scalar.
 
     Raises:
-        CellError: It is not one key of the generator that cells draw with.
+        CellError: It is not a single key of the generator that cells draw with.
     """
     shape, dtype = np.shape(rng), getattr(rng, "dtype", None)
     if dtype == key_dtype() and shape == ():
@@ -80,8 +80,8 @@ def node_key(rng: Array, instance: Any, call: Any) -> Array:
 
     Args:
         rng: The caller's key, typed.
-        instance: Place of the instance in the minibatch.
-        call: How many calls of this instance took a key before.
+        instance: Position of the instance in the minibatch.
+        call: Number of earlier calls of this instance that took a key.
 
     Returns:
         The key, typed.
@@ -90,11 +90,11 @@ def node_key(rng: Array, instance: Any, call: Any) -> Array:
 
 
 class CallKeys:
-    """Keys of the calls of one instance, one after the other.
+    """Keys for the successive calls of one instance.
 
     Args:
         rng: The caller's key, typed.
-        instance: Place of the instance in the minibatch.
+        instance: Position of the instance in the minibatch.
     """
 
     def __init__(self, rng: Array, instance: int) -> None:
@@ -108,22 +108,22 @@ class CallKeys:
         return node_key(self._rng, self._instance, self._calls - 1)
 
     def give_back(self) -> None:
-        """Gives the last key to the next call, since its own has failed."""
+        """Takes back the last key, whose call has failed, for the next call."""
         self._calls -= 1
 
 
 @contextmanager
 def cell_keys(rng: Any, instance: int = 0) -> Iterator[None]:
-    """Gives cells their keys where a model runs unbatched.
+    """Gives cells their random keys while a model runs unbatched.
 
-    Inside, cells that take `rng` get the keys that the batched function would give
-    them for this instance of a minibatch. Keys are counted in the order of the calls:
-    enter the context anew for each run of the model, inside the function if it is
-    compiled or differentiated.
+    In this context, cells that take `rng` get the keys that the batched function would
+    give them for this instance of a minibatch. Keys are counted in the order of the
+    calls: enter the context again for each run of the model, and enter it inside the
+    function if that is compiled or differentiated.
 
     Args:
         rng: The key, as for ``batched.apply(..., rng=...)``.
-        instance: Place of the instance in the minibatch.
+        instance: Position of the instance in the minibatch.
 
     Yields:
         Nothing.
@@ -153,7 +153,7 @@ def cell_keys(rng: Any, instance: int = 0) -> Iterator[None]:
 
 
 def missing_key(cell: str) -> PlanError:
-    """Returns the error for a call of a cell that needs a key where there is none.
+    """Returns the error for a cell that needs a key in a minibatch without one.
 
     Args:
         cell: The name of the cell.

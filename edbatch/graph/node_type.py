@@ -1,8 +1,8 @@
 """The type of a node: which nodes may run together in one batch.
 
-Two nodes share a type when they call the same cell, with the same part of the
-parameters, on arguments of the same structure, shapes and dtypes. Types are compared
-by these facts themselves, never by a hash alone.
+Two nodes share a type if they call the same cell, with the same part of the parameters,
+on arguments of the same structure, shapes and dtypes. Types are compared by these facts
+themselves, never by a hash alone.
 """
 
 import inspect
@@ -55,9 +55,9 @@ class TypeKey:
         path: Dotted path of the parameters that it uses; several are joined by a
             comma.
         arity: Number of values of other nodes that it reads.
-        variant: 0, or a running number where one model has several types that agree
-            in the rest: other shapes, dtypes, structure or static arguments, or a cell
-            defined anew.
+        variant: 0, or a running number if a model has several types that agree in
+            everything else. They differ in shapes, dtypes, structure or static
+            arguments, or the cell was redefined.
 
     Example:
         >>> from edbatch import TypeKey
@@ -95,8 +95,8 @@ class Padding:
 
     Attributes:
         mask: Name of the keyword argument that receives the mask.
-        kind: ``"operand"`` or ``"external"``: where its first array comes from.
-        group: Which `Slots` of that kind; a missing slot is False in the mask.
+        kind: ``"operand"`` or ``"external"``: the source of its first array.
+        group: Index of its `Slots` of that kind; a missing slot is False in the mask.
     """
 
     mask: str
@@ -106,11 +106,11 @@ class Padding:
 
 @dataclass(frozen=True)
 class CallTemplate:
-    """The form of a call, by which a cell's function is called from flat arrays.
+    """The form of a call: how to call a cell's function with flat arrays.
 
     Attributes:
-        treedef: Structure of ``(args, kwargs)``; a padded list stands there as one
-            element, whose leaves are stacks.
+        treedef: Structure of ``(args, kwargs)``; a padded list is one element of it,
+            whose leaves are stacks.
         leaves: For each leaf in order: ``("operand", g)`` or ``("external", g)`` (the
             g-th group of slots of that kind), ``("rng", g)`` (the node's key, the
             g-th external group), ``("parameter", path)`` or ``("static", value)``.
@@ -138,9 +138,9 @@ class CallTemplate:
     paddings: tuple[Padding, ...] = ()
 
     def with_exact_constants(self) -> "CallTemplate":
-        """Returns a key of the call: `constant_key` in place of each constant.
+        """Returns a key of the call, with `constant_key` in place of each constant.
 
-        Those in static fields of the arguments, of modules say, are constants, too.
+        Static fields of the arguments, for example of modules, are constants, too.
         """
         leaves = tuple(
             (kind, constant_key(content) if kind == "static" else content)
@@ -166,7 +166,7 @@ class CallTemplate:
             masks: As for `arguments`.
 
         Returns:
-            What the function returns.
+            The function's result.
         """
         args, kwargs = self.arguments(params, operands, externals, masks)
         with inside_cell():
@@ -179,16 +179,16 @@ class CallTemplate:
         externals: Sequence[Any],
         masks: Sequence[Any],
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Makes the arguments of the function of one instance's arrays.
+        """Builds the function's arguments from one instance's arrays.
 
         Args:
-            params: The model's parameters; their parts where leaves are ``"part"``.
-            operands: One array per operand group, ``[K, ...]`` where stacked.
+            params: The model's parameters, or their parts if leaves are ``"part"``.
+            operands: One array per operand group, ``[K, ...]`` if stacked.
             externals: One array per external group, likewise.
             masks: One boolean ``[K]`` array per padded argument.
 
         Returns:
-            The arguments, and those by keyword.
+            The positional and the keyword arguments.
         """
         values = []
         for kind, content in self.leaves:
@@ -216,17 +216,17 @@ class NodeType:
 
     Attributes:
         id: Position in the model's table of types.
-        key: Its identity across runs.
+        key: The type's identity across runs.
         cell: The cell.
         function: The cell's function, for one instance, or a part of it.
-        template: How to call it.
-        operand_kinds: Aval id per operand slot.
-        external_kinds: Aval id per external slot.
-        output_kinds: Aval id per output leaf.
+        template: The template by which the function is called.
+        operand_kinds: Array kind per operand slot.
+        external_kinds: Array kind per external slot.
+        output_kinds: Array kind per output leaf.
         output_tree: Structure of the cell's output.
-        is_stored: Whether it comes from a pickle, where the cell may have been another.
-        family: Whose parameters its nodes read, each chunk those of one member; None
-            if all nodes read the same.
+        is_stored: Whether it comes from a pickle, where the cell may have differed.
+        family: Members whose parameters its nodes read, one member per chunk; None if
+            all nodes read the same parameters.
 
     Example:
         >>> import edbatch as eb
@@ -252,30 +252,30 @@ class NodeType:
     family: Family | None = field(default=None, repr=False)
 
     def params_spec(self, params: Any) -> Any:
-        """Returns the structure of the parameters that its function takes.
+        """Returns the structure of the parameters that the type's function takes.
 
         Args:
-            params: That of the model's.
+            params: The structure of the model's parameters.
         """
         return params if self.family is None else self.family.spec(params)
 
     @property
     def takes_rng(self) -> bool:
-        """Whether each node has a key of its own."""
+        """Whether each node has its own random key."""
         return any(kind == "rng" for kind, _ in self.template.leaves)
 
     @cached_property
     def needs_rng(self) -> bool:
-        """Whether its nodes cannot run without their keys."""
+        """Whether the type's nodes cannot run without their keys."""
         return self.takes_rng and _default_of_rng(self.function) is _NO_DEFAULT
 
     def without_rng(self) -> "NodeType":
-        """Returns the type as it runs where no key is given: with the default of `rng`.
+        """Returns the type as it runs without keys: with the default of `rng`.
 
         Returns:
-            The type, always the same object; its slots are the same, and that of the
-            key is not looked at. Itself where the key has no default: a program that
-            has it beside others is compiled with it, and never runs it.
+            The type, always the same object; its slots are unchanged, but that of the
+            key is not read. The type itself if it takes no key or `rng` has no default:
+            a program that contains such a type is compiled with it, but never runs it.
         """
         return self._without_rng if self.takes_rng and not self.needs_rng else self
 
@@ -313,7 +313,7 @@ def input_specs(
     avals: Sequence[Aval],
     batch_axes: tuple[int, ...] = (),
 ) -> tuple[list[Any], list[Any], list[Any]]:
-    """Describes the arrays that a call takes beside the parameters.
+    """Describes the arrays that a call takes in addition to the parameters.
 
     Args:
         template: The call.

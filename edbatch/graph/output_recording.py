@@ -1,4 +1,4 @@
-"""Recording what the model returns: one pytree of handles and arrays per instance."""
+"""Records the model's results: one pytree of handles and arrays per instance."""
 
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -29,26 +29,26 @@ class OutputColumns:
         self._skeleton: Skeleton | None = None
         self._columns: list[list[int]] = []
         self._lengths: list[list[int]] = []
-        # Key and kind of each handle where the last result was a dict of handles alone.
+        # Key and kind of each handle, if the last result was a dict of handles only.
         self._keys: list[tuple[str, int]] = []
 
     def add(self, recorder: InstanceTape, result: Any) -> None:
-        """Appends what the model returned for one instance.
+        """Appends the model's result for one instance.
 
         Args:
             recorder: The instance's tape.
             result: A pytree of handles and arrays.
 
         Raises:
-            RecordingError: A leaf is neither, or its structure differs from that of
-                the instances before.
+            RecordingError: A leaf is neither a handle nor an array, or the structure
+                differs from that of earlier instances.
         """
         if type(result) is dict and self._add_as_before(recorder, result):
             return
         flat = _Flat(recorder)
         skeleton = flat.describe(result)
         if skeleton == self._skeleton:
-            self._keys = _keys_of_handles(result)  # the next one may be alike, too
+            self._keys = _keys_of_handles(result)  # the next one may be alike
         elif self._skeleton is None:
             self._skeleton = skeleton
             self._columns = [[] for _ in flat.columns]
@@ -62,7 +62,7 @@ class OutputColumns:
             column.extend(values)
 
     def _add_as_before(self, recorder: InstanceTape, result: dict[Any, Any]) -> bool:
-        """Adds a dict of handles like the last one, without its description."""
+        """Adds a dict of handles like the last one, without describing it again."""
         if len(result) != len(self._keys) or not result:
             return False
         values = []
@@ -90,8 +90,8 @@ class OutputColumns:
         """Returns everything collected, as arrays.
 
         Args:
-            known: Structures met before; equal ones become one object, so that merging
-                can compare them by identity.
+            known: Known structures; equal ones become one object, so that merging can
+                compare them by identity.
 
         Returns:
             The outputs.
@@ -107,7 +107,7 @@ def _arrays(columns: list[list[int]]) -> tuple[np.ndarray, ...]:
 
 
 def _keys_of_handles(result: Any) -> list[tuple[str, int]]:
-    """Key and kind of each handle of a dict, in JAX's order; empty for all else."""
+    """Key and kind of each handle of a dict, in JAX's order; else empty."""
     if type(result) is not dict:
         return []
     if not all(type(k) is str and type(v) is Handle for k, v in result.items()):
@@ -118,7 +118,7 @@ def _keys_of_handles(result: Any) -> list[tuple[str, int]]:
 def _handle_column(
     recorder: InstanceTape, items: list[Any]
 ) -> tuple[int, list[int]] | None:
-    """Array kind and values of a list of handles of one kind; None for all else."""
+    """Array kind and values of a list of handles of one kind; otherwise None."""
     if not items or not all(type(each) is Handle for each in items):
         return None
     kinds = {each._kind for each in items}
@@ -161,7 +161,7 @@ class _Flat:
         self.lengths = [each.tolist() for each in found.lengths]
 
     def _structure(self, make: Callable[[Any], Any], key: Any) -> Any:
-        """Returns a structure, kept with the types of the model."""
+        """Returns a structure, cached with the types of the model."""
         return self.recorder.types.derived((make, key), lambda: make(key))
 
     def describe(self, result: Any) -> Skeleton:
@@ -182,7 +182,7 @@ class _Flat:
             children = result
             treedef = self._structure(_tuple_structure, len(result))
         elif type(result) is dict and all(type(key) is str for key in result):
-            keys = tuple(sorted(result))  # the order of JAX
+            keys = tuple(sorted(result))  # JAX's order
             children = [result[key] for key in keys]
             treedef = self._structure(_dict_structure, keys)
         else:
@@ -207,7 +207,7 @@ class _Flat:
             parts.append((flat.describe(each), flat))
         element = reduce(self._unify, dict.fromkeys(own for own, _ in parts), EMPTY)
         for skeleton, flat in parts:
-            if skeleton != element:  # an empty list, or one inside it
+            if skeleton != element:  # it is, or contains, an empty list
                 flat.widen(skeleton, element)
         tree = OutputTree(element)
         self.columns += [
@@ -221,7 +221,7 @@ class _Flat:
         return ("list", element)
 
     def _unify(self, first: Skeleton, second: Skeleton) -> Skeleton:
-        """The common skeleton of two elements of a list."""
+        """Returns the common skeleton of two elements of a list."""
         try:
             return unify(first, second)
         except Mismatch:
@@ -233,7 +233,7 @@ class _Flat:
             ) from None
 
     def _describe_numbers(self, result: list[Any]) -> Skeleton:
-        """A list of numbers of one class, such as the actions of a parser."""
+        """Describes a list of numbers of one class, such as a parser's actions."""
         kind = self.recorder.types.kinds.of_value(result[0])
         rows = self.recorder.tape.externals[kind]
         self.columns.append([*range(len(rows), len(rows) + len(result))])

@@ -1,4 +1,4 @@
-"""Outputs of cells: shapes, dtypes and structure, traced once for all layers."""
+"""Shapes, dtypes and structure of cells' outputs, traced once for all layers."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
@@ -14,7 +14,7 @@ from edbatch.graph.constants import constant_key
 from edbatch.graph.node_type import CallTemplate, input_specs
 from edbatch.graph.part_structure import PartStructures
 
-_MOST_COPIES = 100  # of one cell's function; more are made in a loop by mistake
+_MOST_COPIES = 100  # of one cell's function; more are created in a loop by mistake
 
 Output = tuple[tuple[int, ...], Any]  # array kinds, and structure
 
@@ -24,9 +24,9 @@ class OutputTraces:
 
     Args:
         params_spec: The parameters' structure, ``jax.ShapeDtypeStruct`` leaves.
-        kinds: The model's array kinds; those of outputs are added.
-        compute_dtype: The dtype that cells compute in; None for that of what they are
-            called with.
+        kinds: The model's array kinds; kinds of outputs are added.
+        compute_dtype: The dtype that cells compute in; None for the dtypes of their
+            arguments.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class OutputTraces:
         self._copies: dict[Any, set[Callable[..., Any]]] = {}
         self._structures = PartStructures(params_spec)
         self._known: dict[Hashable, Output] = {}
-        self.told: set[Hashable] = set()  # forms that a table was told of
+        self.told: set[Hashable] = set()  # forms that a table's `at_new` was called for
 
     def form_of(
         self,
@@ -48,7 +48,7 @@ class OutputTraces:
         operand_kinds: tuple[int, ...],
         external_kinds: tuple[int, ...],
     ) -> Hashable:
-        """Returns what calls have in common that differ in their parameters alone."""
+        """Returns a key shared by calls that differ only in their parameters' paths."""
         without_paths = self._without_paths(template)
         return call_identity(cell, without_paths, operand_kinds, external_kinds)
 
@@ -63,8 +63,8 @@ class OutputTraces:
         """Returns array kinds and structure of a call's output.
 
         Raises:
-            CellError: The function cannot be traced on these shapes; or the cell was
-                made anew too often.
+            CellError: The function cannot be traced on these shapes, or too many copies
+                of the cell were created.
         """
         if form not in self._known:
             self._check_not_anew(cell)
@@ -73,7 +73,7 @@ class OutputTraces:
         return self._known[form]
 
     def _without_paths(self, template: CallTemplate) -> CallTemplate:
-        """A template with the structure of each parameter in place of its path."""
+        """Returns a template with each parameter's path replaced by its structure."""
         leaves = tuple(
             (kind, self._structures.number(content._steps))
             if kind == "parameter"
@@ -83,7 +83,7 @@ class OutputTraces:
         return replace(template, leaves=leaves)
 
     def function_of(self, cell: Cell) -> Callable[..., Any]:
-        """Returns a cell's function as it computes here; always the same."""
+        """Returns a cell's function in the compute dtype; always the same object."""
         if self._compute_dtype is None:
             return cell.function
         known = self._in_dtype.get(cell)
@@ -93,7 +93,7 @@ class OutputTraces:
         return known
 
     def _check_not_anew(self, cell: Cell) -> None:
-        """Counts cells that were made since, and so perhaps in a model."""
+        """Raises CellError if a model seems to create a cell again and again."""
         code = getattr(cell.function, "__code__", None)
         if code is None or cell.number < self._made_before:
             return
@@ -114,7 +114,7 @@ class OutputTraces:
         operand_kinds: tuple[int, ...],
         external_kinds: tuple[int, ...],
     ) -> Output:
-        """Traces a function anew.
+        """Traces a function, without using the cache.
 
         Raises:
             CellError: It cannot be traced on these shapes.
@@ -132,6 +132,6 @@ def call_identity(
     operand_kinds: tuple[int, ...],
     external_kinds: tuple[int, ...],
 ) -> Hashable:
-    """Returns what two calls have in common if they are of one type."""
+    """Returns a key that is equal for calls of the same type."""
     exact = template.with_exact_constants()
     return constant_key(cell.function), exact, operand_kinds, external_kinds

@@ -1,8 +1,8 @@
-"""Outputs of models: the structure once, and flat columns per instance.
+"""Outputs of models: one structure, and one flat column per leaf.
 
-Every leaf of the structure (`edbatch.graph.skeleton`) has a column that holds its
-values for all instances (and all elements of the lists around it) one after the other,
-so merging graphs concatenates columns.
+The column of a leaf of the structure (`edbatch.graph.skeleton`) holds the leaf's values
+for all instances, and for all elements of the lists around it, one after the other. So
+merging graphs concatenates columns.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from edbatch.graph.skeleton import EMPTY, Mismatch, Skeleton, describe, unify, w
 
 @dataclass(frozen=True)
 class OutputTree:
-    """The structure of what a model returns; hashable.
+    """The structure of a model's result; hashable.
 
     Attributes:
         skeleton: The structure as nested tuples, see `edbatch.graph.skeleton`.
@@ -55,11 +55,11 @@ class OutputTree:
             avals: Shape and dtype of each array kind, for the message.
 
         Returns:
-            The common structure; lists that were empty in one have the elements that
-            they have in the other.
+            The common structure; lists that were empty in one structure have the
+            elements of the other.
 
         Raises:
-            RecordingError: There is none.
+            RecordingError: There is no common structure.
         """
         try:
             return OutputTree(unify(self.skeleton, other.skeleton))
@@ -77,10 +77,10 @@ class OutputTree:
         """Renumbers the array kinds.
 
         Args:
-            kind: Gives the new number of an array kind.
+            kind: Returns the new number of an array kind.
 
         Returns:
-            The structure with these numbers.
+            The structure with the new numbers.
         """
 
         def renumbered(part: Skeleton) -> Skeleton:
@@ -114,10 +114,10 @@ class Outputs:
         """Aligns the columns with a wider common structure.
 
         Args:
-            tree: A structure into which that of the outputs was unified.
+            tree: A structure that the outputs' own structure was unified into.
 
         Returns:
-            The outputs with that structure; columns are empty where lists were.
+            The outputs with that structure; lists that were empty have empty columns.
         """
         if tree is self.tree:
             return self
@@ -144,11 +144,11 @@ class Outputs:
         return Outputs(tree, tuple(columns), tuple(lengths))
 
     def values(self) -> list[tuple[int, np.ndarray]]:
-        """Lists what nodes have to compute.
+        """Lists the values that nodes have to compute.
 
         Returns:
-            The array kind and the values, ``[n] int32``, of each leaf that is a node's
-            output.
+            The array kind and the values, ``[n] int32``, of each leaf that is an output
+            of a node.
         """
         pairs = zip(self.tree.leaves, self.columns, strict=True)
         return [(kind, values) for (source, kind), values in pairs if source == "value"]
@@ -165,21 +165,21 @@ class Outputs:
         return ResultShape(self.tree, instances)
 
     def locate(self, value_row: np.ndarray) -> "ResultRows":
-        """Finds the rows of the result, of a whole minibatch or of a part of it.
+        """Finds the rows of the results of a minibatch, or of a part of it.
 
         Args:
             value_row: Row of each value.
 
         Returns:
-            The rows (not padded yet).
+            The rows, not padded yet.
         """
         return self.locate_by(lambda values: value_row[values])
 
     def locate_by(self, row_of: Callable[[np.ndarray], np.ndarray]) -> "ResultRows":
-        """As `locate`.
+        """Finds the rows of the results, like `locate`.
 
         Args:
-            row_of: Gives the rows of values.
+            row_of: Returns the rows of values.
 
         Returns:
             The rows.
@@ -194,10 +194,10 @@ class Outputs:
         """Renumbers the values.
 
         Args:
-            number: Gives the new numbers of values.
+            number: Returns the new numbers of values.
 
         Returns:
-            The outputs with these numbers.
+            The outputs with the new numbers.
         """
         columns = [
             number(column) if source == "value" else column
@@ -207,14 +207,14 @@ class Outputs:
 
 
 def align(outputs: Sequence[Outputs], avals: Sequence[Aval]) -> list[Outputs]:
-    """Gives outputs one structure.
+    """Gives outputs a common structure.
 
     Args:
         outputs: Outputs of at least one graph.
         avals: Shape and dtype of each array kind, for the message.
 
     Returns:
-        The same outputs; lists that were empty have columns as those of others do.
+        The same outputs; lists that were empty have columns like those of the others.
 
     Raises:
         RecordingError: Their structures differ.
@@ -227,13 +227,13 @@ def align(outputs: Sequence[Outputs], avals: Sequence[Aval]) -> list[Outputs]:
 
 
 def join(outputs: Sequence[Outputs]) -> Outputs:
-    """Joins outputs, one graph's after the other's.
+    """Concatenates the outputs of several graphs.
 
     Args:
-        outputs: Outputs of one structure, each with its values or rows of its own.
+        outputs: Outputs of the same structure, each with its own values or rows.
 
     Returns:
-        The outputs of all of them.
+        The outputs of all graphs.
     """
     columns = zip(*(each.columns for each in outputs), strict=True)
     lengths = zip(*(each.lengths for each in outputs), strict=True)
@@ -243,10 +243,10 @@ def join(outputs: Sequence[Outputs]) -> Outputs:
 
 @dataclass(frozen=True, eq=False)
 class ResultRows:
-    """Places of results, for one minibatch.
+    """Rows of the results of one minibatch.
 
     Attributes:
-        rows: One ``[n] int32`` array per leaf: rows of its arena, or of its pool.
+        rows: One ``[n] int32`` array per leaf: rows of the leaf's arena or pool.
         lengths: One ``[m] int32`` array per list.
     """
 
@@ -260,7 +260,7 @@ class ResultShape:
 
     Attributes:
         tree: Structure of the outputs.
-        instances: Its rows, B: one per instance, and then rows of padding.
+        instances: Number of rows, B: one per instance, then padding rows.
     """
 
     tree: OutputTree
@@ -275,10 +275,10 @@ class ResultShape:
 
         Args:
             found: Rows of a minibatch.
-            bucket: Gives the size of a named bucket that holds a number of elements.
+            bucket: Returns the size of a named bucket that holds a number of elements.
 
         Returns:
-            The padded rows; padding is the zero row, and length 0.
+            The padded rows; padding is row 0, the zero row, and length 0.
         """
         rows, lengths = iter(found.rows), iter(found.lengths)
         padded_rows: list[np.ndarray] = []
@@ -307,7 +307,8 @@ class ResultShape:
             lengths: Padded lengths per list.
 
         Returns:
-            What ``jax.vmap`` of the model would return, with `Ragged` for lists.
+            The result that ``jax.vmap`` of the model would have, with `Ragged` for
+            lists.
         """
         next_leaf, next_lengths = iter(found), iter(lengths)
 

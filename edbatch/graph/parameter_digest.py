@@ -1,4 +1,4 @@
-"""A hash of what parameters are like, by which batches of other processes are known."""
+"""Hash of the parameters' structure, to recognize batches of other processes."""
 
 import functools
 import hashlib
@@ -13,19 +13,19 @@ import numpy as np
 from edbatch.graph.reference import reference
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.dtype, np.generic)
-_Known = dict[tuple[int, int], tuple[str, Any]]  # texts of objects, and these
+_Known = dict[tuple[int, int], tuple[str, Any]]  # (id, depth) -> (text, object)
 _LONGEST = 1000  # characters
-_DEEPEST = 20  # of static values; of deeper ones, and of circles, it is the class
+_DEEPEST = 20  # nesting of static values; of deeper or circular ones the class counts
 
 
 def parameter_digest(spec: Any) -> str:
-    """Hashes a structure of parameters, to the same in all processes.
+    """Hashes a structure of parameters, to the same value in all processes.
 
-    Counted are names, shapes and dtypes of arrays, and of what is no array, such as
-    static fields, what has a name or a value: numbers, texts, enums, functions of a
-    module, ``functools.partial`` of these, and tuples, lists, dicts (in any order of
-    their keys), sets and data classes of all of them. Of other objects, such as a
-    lambda, it is the class.
+    The hash covers names, shapes and dtypes of arrays. Of everything else, such as
+    static fields, it covers the parts that have a name or a value: numbers, strings,
+    enums, functions of a module, ``functools.partial`` of these, and tuples, lists,
+    dicts (in any order of their keys), sets and dataclasses of all of them. Of other
+    objects, such as a lambda, it covers the class.
 
     Args:
         spec: The structure, with ``jax.ShapeDtypeStruct`` leaves.
@@ -48,7 +48,7 @@ def parameter_digest(spec: Any) -> str:
 
 
 def _nodes(treedef: Any, known: _Known) -> Iterator[str]:
-    """Gives what each node holds beside its children, those of Python aside."""
+    """Yields the static data of each node, except for Python's containers."""
     data = treedef.node_data()
     if data is not None and not issubclass(data[0], Mapping | list | tuple):
         yield _text(data, _DEEPEST, known)
@@ -57,10 +57,10 @@ def _nodes(treedef: Any, known: _Known) -> Iterator[str]:
 
 
 def _text(value: Any, depth: int, known: _Known) -> str:
-    """Describes a value; parts that are shared are described once."""
+    """Describes a value; shared parts are described once."""
     place = id(value), depth
     if place not in known:
-        known[place] = _described(value, depth, known), value  # which keeps its id
+        known[place] = _described(value, depth, known), value  # reserves the id
     return known[place][0]
 
 
@@ -95,7 +95,7 @@ def _described(value: Any, depth: int, known: _Known) -> str:
 
 
 def _short(text: str) -> str:
-    """The text, or its hash where parts that are shared would make it endless."""
+    """Returns the text, or its hash if it is long: shared parts multiply the length."""
     if len(text) <= _LONGEST:
         return text
     return hashlib.sha256(text.encode()).hexdigest()
@@ -104,7 +104,7 @@ def _short(text: str) -> str:
 def _name(value: Any) -> tuple[str, str] | None:
     try:
         return reference(value)
-    except Exception:  # of the object's own `__getattr__`
+    except Exception:  # raised by the object's own `__getattr__`
         return None
 
 

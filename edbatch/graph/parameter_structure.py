@@ -1,4 +1,4 @@
-"""The structure of parameters: what plans are made for, and how two of them differ."""
+"""The structure of parameters: checks of it, and differences between structures."""
 
 from collections.abc import Mapping
 from dataclasses import is_dataclass
@@ -14,7 +14,7 @@ _MADE_AGAIN = (
     "make the plan again with these parameters: by .plan(..., params=params), or after"
     " .bind(params)"
 )
-# Types that hold nothing beside parts that have a path.
+# Types that contain nothing but parts that have a path.
 _CONTAINERS = (Mapping, list, tuple, type(None))
 
 
@@ -28,8 +28,9 @@ def abstract(tree: Any) -> Any:
         The same structure with ``jax.ShapeDtypeStruct`` leaves.
 
     Raises:
-        PlanError: There is an array of JAX of a dtype that it has under
-            ``jax_enable_x64`` alone, which is off; or they are a recorded model's.
+        PlanError: A leaf is neither an array nor a number; or it is a JAX array with a
+            dtype that exists only under ``jax_enable_x64``, which is off; or the
+            parameters are those of a model that is being recorded.
 
     Example:
         >>> import numpy as np
@@ -53,13 +54,13 @@ def _abstract_leaf(leaf: Any) -> Any:
     dtype = getattr(leaf, "dtype", type(leaf))
     own = dtype
     try:
-        # nnx modules keep keys beside their parameters.
+        # nnx modules store random keys along with their parameters.
         dtype = jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True)
     except TypeError:
         dtype = None
     # The dtypes of keys have no kind.
     if dtype is None or getattr(dtype, "kind", "V") in "OSUMm":
-        if isinstance(leaf, Mapping):  # as what np.load opens
+        if isinstance(leaf, Mapping):  # such as the result of np.load
             raise PlanError(
                 "parameters are a pytree of arrays and numbers but a leaf of it is a"
                 f" {type(leaf).__name__}, which JAX does not look into; pass"
@@ -87,13 +88,13 @@ def _abstract_leaf(leaf: Any) -> Any:
 
 
 def key_order(tree: Any) -> tuple[Any, ...]:
-    """Lists the keys of all dicts of a pytree in their order, which JAX sorts.
+    """Lists the keys of all dicts of a pytree in their own order (JAX sorts them).
 
     Args:
         tree: Any pytree.
 
     Returns:
-        What is equal for pytrees of equal structure whose dicts have the same order.
+        A value that is equal for pytrees of equal structure and equal key order.
 
     Example:
         >>> key_order({"w": 1, "b": {"c": 2}})
@@ -110,7 +111,7 @@ def difference(found: Any, known: Any) -> str:
 
     Args:
         found: A pytree of ``jax.ShapeDtypeStruct``.
-        known: Another, which differs.
+        known: A pytree that differs from it.
 
     Returns:
         A clause.
@@ -138,15 +139,15 @@ def difference(found: Any, known: Any) -> str:
 
 
 def static_difference(found: Any, known: Any) -> str | None:
-    """Names a part of parameters that differs in what is no array.
+    """Names a part of the parameters that differs in its static data.
 
-    That is what a module decides by and no array holds: whether it is in training mode,
-    the rate of a dropout, a number of heads. Containers of Python may be of other types
-    if their paths are the same.
+    That is everything that a module depends on and no array contains: whether it is in
+    training mode, its dropout rate, its number of heads. Python containers may have
+    different types if their paths are the same.
 
     Args:
         found: A pytree.
-        known: Another, with leaves at the same paths.
+        known: Another one, with leaves at the same paths.
 
     Returns:
         A clause; None if there is no such part.
@@ -159,7 +160,7 @@ def static_difference(found: Any, known: Any) -> str | None:
             continue
         own, its = one.node_data(), other.node_data()
         parts = [one.children(), other.children()]
-        if len(parts[0]) != len(parts[1]):  # empty ones have no path
+        if len(parts[0]) != len(parts[1]):  # empty parts have no path
             parts = [[each for each in some if each.num_leaves] for some in parts]
         if own is None or its is None or len(parts[0]) != len(parts[1]):
             return "a leaf stands where a container does"
@@ -176,7 +177,7 @@ def static_difference(found: Any, known: Any) -> str | None:
 
 
 def _own_marks(treedef: Any) -> tuple[str, ...]:
-    """Marks of a node itself."""
+    """Returns the marks of a node itself, without those of its children."""
     children = treedef.children()
     return number_marks(treedef)[: -sum(map(len, map(number_marks, children))) or None]
 
@@ -187,13 +188,13 @@ def check_params(
     what: str = "the plan was made",
     mend: str = _MADE_AGAIN,
 ) -> None:
-    """Checks that parameters have the structure that was recorded.
+    """Checks that parameters have the recorded structure.
 
     Args:
         params: Parameters.
         spec: The structure, with ``jax.ShapeDtypeStruct`` leaves.
-        what: What is for parameters of this structure, for messages.
-        mend: What to do about others.
+        what: What was made for parameters of this structure, for messages.
+        mend: What to do about parameters of another structure, for messages.
 
     Raises:
         PlanError: They differ; the message names the first difference.

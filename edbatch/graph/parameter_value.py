@@ -1,9 +1,9 @@
-"""Parameters as values of the graph: by themselves they are no output of a cell.
+"""Parameters as values of the graph, although they are no output of a cell.
 
-A call of a cell reads a parameter where it is. What a model returns, an element of a
-padded list, and what `edbatch.value` is asked for are outputs of cells; where one of
-them is a parameter, such as the first state of a chain without words, a node of the
-cell below returns it.
+A call of a cell reads a parameter directly. But a model's result, an element of a
+padded list and an argument of `edbatch.value` must be outputs of cells. If one of them
+is a parameter, such as the first state of a chain without words, a node of the cell
+below returns it.
 """
 
 from typing import Any
@@ -33,15 +33,15 @@ def parameters_as_values(
     Args:
         recorder: The instance's tape.
         tree: Any pytree.
-        copies: Whether arrays that somebody may change are copied.
+        copies: Whether to copy arrays that their owners may modify.
 
     Returns:
-        The same pytree. A parameter that is a pytree itself becomes one of handles.
+        The same pytree. A parameter that is a pytree becomes a pytree of handles.
 
     Raises:
-        RecordingError: JAX cannot take it apart; or a parameter is a key.
+        RecordingError: JAX cannot flatten the tree, or a parameter is a random key.
     """
-    if type(tree) is Handle:  # as most results are
+    if type(tree) is Handle:  # the most frequent case
         return tree
 
     def as_value(leaf: Any) -> Any:
@@ -61,7 +61,7 @@ def parameters_as_values(
 
 
 def parameter_as_value(recorder: InstanceTape, path: ParameterPath) -> Any:
-    """Returns the handles of a parameter, of one node in each instance.
+    """Returns the handles of a parameter, outputs of one node in each instance.
 
     Args:
         recorder: The instance's tape.
@@ -71,7 +71,7 @@ def parameter_as_value(recorder: InstanceTape, path: ParameterPath) -> Any:
         A handle, or a pytree of them.
 
     Raises:
-        RecordingError: It is a key of JAX.
+        RecordingError: The parameter is or contains a random key.
     """
     found = recorder.parameter_handles.get(path)
     if found is None:

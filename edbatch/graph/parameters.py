@@ -1,9 +1,9 @@
 """The stand-in for the parameters while a model is being recorded.
 
-A model says which parameters a cell uses by writing ``params["encoder"][k].weight``.
-The stand-in remembers that path. It knows the parameters' structure (shapes, no
-values), so a wrong name fails while recording, loops over layers work, and static
-attributes of modules (a number of layers, a flag) come back as what they are.
+A model selects the parameters for a cell by writing ``params["encoder"][k].weight``.
+The stand-in records that path. It knows the parameters' structure (shapes, no values),
+so a wrong name fails while recording, loops over layers work, and static attributes of
+modules (a number of layers, a flag) have their real values.
 """
 
 import operator
@@ -24,18 +24,18 @@ from edbatch.errors import (
 from edbatch.graph.stand_in import is_stand_in, stand_in
 
 # One step from a container to a part of it: ("item", key) or ("attribute", name); or
-# from a variable, such as a Param of Flax, to its array.
+# from a variable, such as a Flax Param, to its array.
 Step = tuple[str, Any]
 _CONTENT: Step = ("content", "value")
 
 
 def _is_variable(value: Any) -> bool:
-    """Whether it is a pytree around an array that has the array's attributes."""
+    """Whether a value is a pytree around one array and has the array's attributes."""
     return _is_array(value) and not jax.tree_util.all_leaves([value])
 
 
 def _content(variable: Any) -> Any:
-    """The array of a variable, or the stand-in for it."""
+    """Returns the array of a variable, or the stand-in for the array."""
     if isinstance(variable, ParameterPath):
         return variable.value
     [array] = jax.tree.leaves(variable)
@@ -47,15 +47,15 @@ def _is_array(value: Any) -> bool:
 
 
 class _NoAttributeError(RecordingError, AttributeError):
-    """Parameters lack an attribute; `getattr` with a default and `hasattr` work."""
+    """The parameters lack an attribute; `hasattr` and defaults of `getattr` work."""
 
 
 @stand_in
 class ParameterPath:
-    """A part of the parameters, named by the path that leads to it.
+    """A part of the parameters, identified by its path.
 
     Attributes are looked up on the parameters' own structure; the same path always
-    gives the same object, so paths can be compared by identity.
+    returns the same object, so paths can be compared by identity.
 
     Example:
         >>> import numpy as np
@@ -75,7 +75,7 @@ class ParameterPath:
         self._spec = spec
         self._steps = steps
         self._children: dict[Step, Any] = {}
-        # Where the model saw the order of keys; one set for all parts.
+        # Paths of dicts whose key order the model saw; one set for all parts.
         self._listed = set() if listed is None else listed
 
     def _child(self, step: Step, spec: Any) -> Any:
@@ -88,12 +88,12 @@ class ParameterPath:
         if isinstance(spec, (list, tuple)) and not any(
             _is_array(leaf) or callable(leaf) for leaf in jax.tree.leaves(spec)
         ):
-            return jax.tree.map(lambda leaf: leaf, spec)  # such as a kernel's size
+            return jax.tree.map(lambda leaf: leaf, spec)  # such as a kernel size
         child = ParameterPath(spec, (*self._steps, step), self._listed)
         return self._children.setdefault(step, child)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ParameterPath.__slots__:  # of an object that is not made yet
+        if name in ParameterPath.__slots__:  # the object is not initialized yet
             raise AttributeError(name)
         step = ("attribute", name)
         if step in self._children:
@@ -131,7 +131,7 @@ class ParameterPath:
         return self._item(key) if known is None else known
 
     def _item(self, key: Any) -> Any:
-        """Finds a part by a key that was not asked for before, or not in this form."""
+        """Finds a part by a key that was not used before, or not in this form."""
         if is_stand_in(key):
             key._reject(f"{describe(self._steps)} was indexed by it,")
         if isinstance(self._spec, (list, tuple)):
@@ -141,7 +141,7 @@ class ParameterPath:
                 return some if isinstance(self._spec, list) else tuple(some)
             if not isinstance(key, int):
                 with suppress(TypeError):
-                    key = operator.index(key)  # of an array of an integer, too
+                    key = operator.index(key)  # also for an array of one integer
             if isinstance(key, int) and -count <= key < 0:
                 return self[key + count]  # one part has one path
         if _is_array(self._spec):
@@ -166,7 +166,7 @@ class ParameterPath:
         return self._child(("item", key), spec)
 
     def __reduce__(self) -> NoReturn:
-        """Raises: a path is of one model's recordings."""
+        """Raises PickleError: a path belongs to the recordings of one model."""
         raise PickleError(
             f"{describe(self._steps)} has no value while the model is recorded, so it"
             f" cannot be pickled ({user_line()}); pickle the recording"
@@ -197,7 +197,7 @@ class ParameterPath:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raises: a module has no values to compute with while recording."""
+        """Raises RecordingError: a module has no values while a model is recorded."""
         self._reject("a module was called")
 
     def __bool__(self) -> bool:
@@ -209,7 +209,7 @@ class ParameterPath:
         self._reject("conversion of a parameter to an array")
 
     def __eq__(self, other: object) -> bool:
-        """Compares paths, of which each part has one; a value there is none."""
+        """Compares by identity, as each part has one path; rejects other values."""
         if isinstance(other, ParameterPath):
             return self is other
         self._reject("a comparison (==, !=, in)")
@@ -222,7 +222,7 @@ def _public(spec: Any) -> list[str]:
 
 
 def is_sequence(value: Any) -> bool:
-    """Tells whether a value is a part of the parameters that is a list or a tuple."""
+    """Tells whether a value stands for a list or a tuple of parameters."""
     return isinstance(value, ParameterPath) and isinstance(value._spec, (list, tuple))
 
 
@@ -230,7 +230,7 @@ def listed_in_other_order(params: ParameterPath, spec: Any) -> str | None:
     """Names a dict whose keys a model has listed in another order.
 
     Args:
-        params: The stand-in that the model saw, the root.
+        params: The root stand-in that the model saw.
         spec: Parameters of equal structure.
 
     Returns:
@@ -244,18 +244,18 @@ def listed_in_other_order(params: ParameterPath, spec: Any) -> str | None:
 
 
 def check_order(params: Any, seen: ParameterPath) -> None:
-    """Checks that the keys of parameters have the order that a model has listed.
+    """Checks that dict keys have the order in which a model has listed them.
 
     Args:
-        params: Parameters of the structure that was recorded.
-        seen: The stand-in that the model saw, the root.
+        params: Parameters of the recorded structure.
+        seen: The root stand-in that the model saw.
 
     Raises:
-        PlanError: They have another one: the model would run its layers, say, in
-            another order.
+        PlanError: They have another order, so the model would run its layers, for
+            example, in another order.
     """
     name = None
-    with suppress(AttributeError, LookupError, TypeError):  # `check_params` says so
+    with suppress(AttributeError, LookupError, TypeError):  # reported by `check_params`
         name = listed_in_other_order(seen, params)
     if name is not None:
         raise PlanError(
@@ -268,7 +268,7 @@ def check_order(params: Any, seen: ParameterPath) -> None:
 
 
 def put_in_order(params: ParameterPath, spec: Any) -> None:
-    """Gives a stand-in the order of keys of other parameters, of equal structure."""
+    """Gives a stand-in the key order of other parameters, of equal structure."""
     params._spec = spec
     for step, child in params._children.items():
         put_in_order(child, part_of(spec, (step,)))
@@ -289,7 +289,7 @@ def _unknown(steps: tuple[Step, ...], name: str, known: Any) -> str:
 
 
 def describe(steps: tuple[Step, ...]) -> str:
-    """Writes a path as Python would.
+    """Formats a path as a Python expression.
 
     Args:
         steps: Steps from the root of the parameters.
@@ -306,13 +306,13 @@ def describe(steps: tuple[Step, ...]) -> str:
 
 
 def path_name(path: ParameterPath) -> str:
-    """Writes a path with dots, as it stands in policy files.
+    """Formats a path with dots, as in policy files.
 
     Args:
         path: A part of the parameters.
 
     Returns:
-        For example ``encoder.0.weight``; empty for the whole of the parameters.
+        For example ``encoder.0.weight``; empty for all of the parameters.
 
     Example:
         >>> import numpy as np
@@ -326,7 +326,7 @@ def resolve(params: Any, path: ParameterPath) -> Any:
     """Follows a recorded path in real (or traced) parameters.
 
     Args:
-        params: Parameters with the structure that the stand-in was made for.
+        params: Parameters of the structure that the stand-in was made for.
         path: A part of them.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Numbers for the structures of parts of the parameters."""
+"""Numbers the structures of parts of the parameters."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -10,7 +10,7 @@ from edbatch.graph.parameters import Step, part_of
 
 
 class PartStructures:
-    """Tells parts of the parameters apart by structure, shapes and dtypes alone.
+    """Distinguishes parts of the parameters only by structure, shapes and dtypes.
 
     Args:
         params: The structure of the model's parameters.
@@ -22,7 +22,7 @@ class PartStructures:
         self._numbers: dict[Hashable, int] = {}
 
     def number(self, steps: tuple[Step, ...]) -> int:
-        """Returns a number that parts of one structure have in common.
+        """Returns the number that all parts of the same structure share.
 
         Args:
             steps: The steps from the root to the part.

@@ -1,17 +1,17 @@
-"""Recordings on their way from a worker process: few bytes, and no table of types.
+"""Serializes recordings of worker processes: few bytes, and no table of types.
 
-A worker records with a table of types of its own, in which types have the numbers in
-which that worker met them. So a recording travels with the *definitions* of its types:
-each is pickled once, and sent as the same bytes every time, which the receiver looks up
-in a dict. A message needs no other one to be read: those of a loop that was left can be
-dropped, and it does not matter which worker sent what.
+A worker records with its own table of types, which numbers types in the order in which
+that worker met them. So a recording travels with the *definitions* of its types: each
+is pickled once and sent as the same bytes every time, and the receiver looks the bytes
+up in a dict. Each message can be read without any other: messages of an abandoned loop
+can be dropped, and it does not matter which worker sent which message.
 
 The receiver numbers a type, and an array kind, when it reads the first recording that
 has it: types in the order of their first nodes, the kinds of a type in the order of its
-slots. That is the order in which recording itself would meet them. So a process that
-reads recordings in the order of their minibatches has the types, the kinds and the
-graphs that it would have if it had recorded the instances itself, whatever the workers
-did when.
+slots. Recording itself would meet them in the same order. So a process that reads
+recordings in the order of their minibatches has the types, the kinds and the graphs
+that it would have if it had recorded the instances itself, whatever the order in which
+the workers ran.
 """
 
 import pickle
@@ -35,14 +35,14 @@ class PackedGraph(NamedTuple):
 
     Attributes:
         types: Definitions of its types, in the order of their first nodes; T of them.
-        first_types: How many of these the first instance has.
-        node_type: Type of each node, as a place in `types`; ``[N] uint8``, or wider.
-        operands: As of `DataflowGraph`; ``[E] int32``.
-        external_rows: As of `DataflowGraph`; ``[X] int32``.
+        first_types: Number of these types that the first instance has.
+        node_type: Type of each node, as an index into `types`; ``[N] uint8``, or wider.
+        operands: As in `DataflowGraph`; ``[E] int32``.
+        external_rows: As in `DataflowGraph`; ``[X] int32``.
         externals: Pools of external inputs with the definitions of their array kinds.
         tree: Definition of the structure of the outputs.
-        columns: As of `Outputs`.
-        lengths: As of `Outputs`.
+        columns: As in `Outputs`.
+        lengths: As in `Outputs`.
         instance_nodes: Number of nodes of each instance; ``[B] int32``.
         num_values: Number of values.
     """
@@ -77,10 +77,10 @@ class GraphPacker:
         """Packs a recording.
 
         Args:
-            graph: A recording of the table's types.
+            graph: A recording that uses this table.
 
         Returns:
-            What another process of the model can read.
+            A packed graph that another process of the model can read.
 
         Raises:
             PickleError: A cell, or a constant that it was called with, has no name that
@@ -138,10 +138,10 @@ class GraphPacker:
 
 
 class GraphUnpacker:
-    """Reads packed recordings into a table of types, by one thread at a time.
+    """Reads packed recordings into a table of types; one thread at a time.
 
     Args:
-        types: The table, which takes types over that it does not know.
+        types: The table, to which unknown types are added.
     """
 
     def __init__(self, types: TypeTable) -> None:
@@ -154,14 +154,14 @@ class GraphUnpacker:
         """Reads a recording.
 
         Args:
-            packed: What `GraphPacker.pack` made, in this process or in another one.
+            packed: The result of `GraphPacker.pack`, in this process or another one.
 
         Returns:
-            The recording, as one of the table's types; arrays are the message's.
+            The recording, with types of this table; its arrays are those of `packed`.
 
         Raises:
-            PickleError: A cell cannot be imported here, or returned something else
-                where it was recorded.
+            PickleError: A cell cannot be imported here, or its outputs differ from
+                those where it was recorded.
         """
         first = packed.first_types
         types = [self._type(each) for each in packed.types[:first]]

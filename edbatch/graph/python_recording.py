@@ -1,9 +1,9 @@
-"""The hot path of recording in Python: what runs where there is no compiled one.
+"""The hot path of recording in Python, used where there is no compiled one.
 
 `PythonCalls.call` runs once per node, while the user waits: it finds the node's type by
-the arguments' structure alone, following a tree of the calls met before, and appends a
-few integers to the tape. `compiled_recording` does the same by other means; what this
-one records says what is right.
+the structure of the arguments alone, following a tree of earlier calls, and appends a
+few integers to the tape. `compiled_recording` does the same in compiled code; this
+module is the reference for correct recordings.
 """
 
 from collections.abc import Iterable
@@ -67,7 +67,7 @@ class PythonCalls(InstanceTape):
         if operands:
             tape.operands.extend(operands)
         if externals:
-            if len(externals) == 1 and type(externals[0]) in NUMBERS:  # a word
+            if len(externals) == 1 and type(externals[0]) in NUMBERS:  # e.g. a word id
                 rows = tape.externals[known.external_kinds[0]]
                 tape.external_rows.append(len(rows))
                 rows.append(externals[0])
@@ -106,7 +106,7 @@ class PythonCalls(InstanceTape):
                 operands.append(arg._value)
             elif kind is tuple or kind is list:
                 branch = branch[kind]
-                for each in arg:  # handles as the recursion would, without its calls
+                for each in arg:  # handles as in the recursion, without its calls
                     if type(each) is Handle and each._recorder is self:
                         branch = branch[each._kind]
                         operands.append(each._value)
@@ -136,7 +136,7 @@ class PythonCalls(InstanceTape):
         operands: list[int],
         externals: list[Any],
     ) -> Branch | None:
-        """As `_scan`, for a cell that has padded or static arguments."""
+        """Like `_scan`, for a cell that has padded or static arguments."""
         found: Branch | None = branch
         for position, arg in enumerate(args):
             if position not in cell.special:
@@ -167,7 +167,7 @@ class PythonCalls(InstanceTape):
                 element = parameters_as_values(self, each)
             ended = self._scan((element,), start, found, none)
             if ended is None or none or (end is not None and ended is not end):
-                return None  # elements that differ: the analysis says how
+                return None  # elements differ: the analysis reports how
             end = ended
         width = len(found) // len(elements)
         absent = [MISSING] * (length - len(elements))

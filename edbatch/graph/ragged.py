@@ -1,4 +1,4 @@
-"""Lists of a model's output, whose length may differ, as padded arrays."""
+"""Lists in a model's output, whose lengths may differ, as padded arrays."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,16 +14,15 @@ from edbatch.errors import PlanError
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Ragged:
-    """The lists that a model returned for ``B`` instances, one after the other.
+    """The lists that a model returned for ``B`` instances, concatenated.
 
-    Every Python list in a model's output comes back like this, in the first minibatch
-    as in the hundredth; a tuple has a fixed length and comes back as a tuple. ``V`` is
-    the total number of elements rounded up to a bucket; elements beyond the sum of
-    ``lengths`` are padding.
+    Every Python list in a model's output is returned in this form, in all minibatches;
+    a tuple has a fixed length and is returned as a tuple. ``V`` is the total number of
+    elements rounded up to a bucket; elements beyond the sum of ``lengths`` are padding.
 
     Attributes:
         values: The elements: a pytree of ``[V, ...]`` arrays; an empty tuple if all
-            lists are empty and what they would hold is unknown.
+            lists are empty and the structure of their elements is unknown.
         segment_ids: Instance of each element; B for padding; ``[V] int32``.
         lengths: Length of each instance's list; ``[B] int32``.
 
@@ -43,11 +42,11 @@ class Ragged:
     lengths: Array
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         counts: Any = [
             getattr(each, "shape", ())[-1:] for each in (self.lengths, self.segment_ids)
         ]
-        if not all(counts):  # what `jax.tree.map` made of the arrays
+        if not all(counts):  # results of `jax.tree.map` in place of the arrays
             return (
                 f"Ragged(values={self.values!r}, segment_ids={self.segment_ids!r},"
                 f" lengths={self.lengths!r})"
@@ -84,14 +83,14 @@ class Ragged:
         """Returns the lists as padded rows.
 
         Args:
-            length: L; static under jit. Longer lists are cut.
+            length: L; static under jit. Longer lists are truncated.
 
         Returns:
             The pytree with ``[B, L, ...]`` arrays, zero where there is no element, and
             the boolean mask ``[B, L]``.
 
         Raises:
-            PlanError: The elements hold lists themselves.
+            PlanError: The elements themselves contain lists.
         """
         elements = jax.tree.leaves(self.values, is_leaf=_is_ragged)
         if any(map(_is_ragged, elements)):
@@ -118,7 +117,7 @@ class Ragged:
 export.register_pytree_node_serialization(
     Ragged,
     serialized_name="edbatch.Ragged",
-    serialize_auxdata=lambda _: b"",  # it has arrays alone
+    serialize_auxdata=lambda _: b"",  # it contains only arrays
     deserialize_auxdata=lambda _: (),
 )
 

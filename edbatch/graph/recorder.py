@@ -1,9 +1,9 @@
 """Recording: running a model on one instance with handles instead of arrays.
 
-`Recorder.call` runs once per node, while the user waits: it finds the node's type by
-the arguments' structure alone, among the calls met before, and appends a few integers
-to the tape. It is in `compiled_recording`, or in `python_recording` where that was not
-built. Only a type's first node is analysed with ``jax.eval_shape``.
+`Recorder.call` runs once per node, while the user waits: it finds the node's type among
+the earlier calls, by the structure of the arguments alone, and appends a few integers
+to the tape. It is implemented in `compiled_recording`, or in `python_recording` if that
+was not built. Only a type's first node is analysed with ``jax.eval_shape``.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -50,7 +50,7 @@ else:
 
 
 class AsksForValueError(RecordingError):
-    """A model that is only recorded asks for a value."""
+    """A model requests a value while it is only recorded."""
 
 
 class Recorder(Calls):
@@ -72,14 +72,14 @@ class Recorder(Calls):
         self._memory = memory
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         return f"<Recorder of instance {self._instance}>"
 
     def value(self, tree: Any) -> Any:
         """Raises `AsksForValueError`: while a model is recorded, no cell runs.
 
         Args:
-            tree: The handles whose values the model asks for.
+            tree: The handles whose values the model requests.
         """
         raise AsksForValueError(
             f"the model asks for a value ({user_line()}), but .record, .graph and .plan"
@@ -113,9 +113,9 @@ def record(
 
     Args:
         model: Called as ``model(params, instance)``; ``params`` is the stand-in.
-        types: The model's table of types; it grows.
+        types: The model's table of types, to which new types are added.
         instances: Inputs of the model.
-        memory: Memory of calls met before; pass it again to record faster.
+        memory: Cache of earlier calls; pass it again to record faster.
 
     Returns:
         The dataflow graph of all instances, topologically ordered.
@@ -123,7 +123,7 @@ def record(
     Raises:
         RecordingError: The model computes outside cells.
         CellError: A cell cannot be traced.
-        PlanError: The table was made under the other setting of ``jax_enable_x64``.
+        PlanError: The table was made under another setting of ``jax_enable_x64``.
 
     Example:
         >>> import edbatch as eb
@@ -155,7 +155,7 @@ def record(
                     raise
                 raise reason from error
             finally:
-                recorder.parameter_handles.clear()  # which hold it in turn
+                recorder.parameter_handles.clear()  # they refer to the recorder
             num_nodes.append(len(tape.node_type) - before)
     finally:
         context.recorder = outer
@@ -172,13 +172,13 @@ def record(
 
 
 def explain(error: Exception) -> Exception:
-    """Turns JAX's complaint about a handle into an error that says how to fix it.
+    """Converts JAX's error about a handle into one that says how to fix it.
 
     Args:
-        error: What a model raised while it was recorded.
+        error: The exception that a model raised while it was recorded.
 
     Returns:
-        The error itself where it is about something else.
+        The converted error, or the error itself if it is about something else.
     """
     if isinstance(error, EdbatchError) or not is_about_stand_in(error):
         return error

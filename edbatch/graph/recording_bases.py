@@ -1,8 +1,8 @@
 """Base classes of both hot paths of recording, and the choice between them.
 
-Recording runs once per node, in `python_recording` or, where an extension module was
-built, in `compiled_recording`; both record the same graphs. The classes below hold the
-fields that they work on. The compiled ones hold them in C.
+Recording runs once per node, in `python_recording` or, if the extension module was
+built, in `compiled_recording`; both record the same graphs. The classes below declare
+the fields that both use. The compiled classes store these fields in C.
 """
 
 import importlib
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from edbatch.graph.context import context
 
 _EXTENSION = "edbatch.graph.compiled_recording"
-_VERSION = 5  # of the extension that these sources go with
+_VERSION = 5  # version of the extension that matches these sources
 
 
 def _has_extension() -> bool:
@@ -24,7 +24,7 @@ def _has_extension() -> bool:
         extension = importlib.import_module(_EXTENSION)
     except ImportError:
         return False
-    # In a clone that was updated it may be an old one, until it is built again.
+    # After an update of a clone, the extension may be outdated until it is rebuilt.
     return getattr(extension, "VERSION", None) == _VERSION
 
 
@@ -34,12 +34,12 @@ _IS_COMPILED = _has_extension()
 def recording_is_compiled() -> bool:
     """Tells whether models are recorded by compiled code.
 
-    It is left out where edbatch was installed without a C compiler, and wherever
-    ``EDBATCH_NO_EXTENSIONS=1`` stands in the environment, at installation or at import.
-    What is recorded is the same, three to eight times slower.
+    Compiled code is not used if edbatch was installed without a C compiler, or if
+    ``EDBATCH_NO_EXTENSIONS=1`` is set in the environment, at installation or at import.
+    Recordings are then the same, but take three to eight times as long.
 
     Returns:
-        Whether it runs.
+        Whether compiled code is used.
 
     Example:
         >>> recording_is_compiled() in (True, False)
@@ -61,14 +61,14 @@ if TYPE_CHECKING or not _IS_COMPILED:
         """The fields of a handle.
 
         Attributes:
-            _recorder: The tape of its instance.
-            _value: Number of the value that it stands for.
+            _recorder: The tape of the handle's instance.
+            _value: Number of the value that the handle stands for.
             _kind: Array kind of the value.
         """
 
         __slots__ = ("_kind", "_recorder", "_value")
 
-        # No __init__: who makes handles sets the slots, twice as fast.
+        # No __init__: code that creates handles sets the slots, which is twice as fast.
         _kind: int
         _recorder: Any
         _value: int
@@ -80,22 +80,22 @@ if TYPE_CHECKING or not _IS_COMPILED:
         node_limit: int
 
         def clear_columns(self) -> None:
-            """Makes all of them empty. The compiled ones are of class ``array``."""
+            """Empties all columns. The compiled ones are of class ``array``."""
             self.node_type: list[int] = []
             self.operands: list[int] = []
             self.external_rows: list[int] = []
             self.externals: defaultdict[int, list[Any]] = defaultdict(list)
 
     class KnownType:
-        """A type as recording needs it, with the structure of its output handles.
+        """The data of a type for recording, with the structure of its output handles.
 
         Args:
-            id: Its position in the table of types.
+            id: Position in the table of types.
             external_kinds: Array kind per external slot.
             output_kinds: Array kind per output.
-            form: What the cell returns: ``"leaf"``, one array; ``"tuple"``, a tuple of
-                arrays; ``"other"``.
-            outputs: Makes the handles, given the instance's tape and the first value.
+            form: Form of the cell's output: ``"leaf"``, one array; ``"tuple"``, a tuple
+                of arrays; ``"other"``.
+            outputs: Creates the handles, given the instance's tape and the first value.
         """
 
         __slots__ = ("external_kinds", "id", "num_outputs", "outputs", "pair")
@@ -117,7 +117,7 @@ if TYPE_CHECKING or not _IS_COMPILED:
             self.outputs = outputs
 
     class SignatureTable:
-        """Calls met before, as a tree: by cell, then by the structure of the arguments.
+        """Earlier calls, as a tree: by cell, then by the structure of the arguments.
 
         Attributes:
             root: Branches by cell.
@@ -127,7 +127,7 @@ if TYPE_CHECKING or not _IS_COMPILED:
             self.root = _new_branch()
 
     class TapeWriter:
-        """The fields of what writes on a tape for one instance; see `InstanceTape`."""
+        """Fields of the writer of one instance's part of a tape; see `InstanceTape`."""
 
         tape: Any
         types: Any
@@ -140,7 +140,7 @@ if TYPE_CHECKING or not _IS_COMPILED:
             raise NotImplementedError
 
     class CellCall:
-        """The call of a cell, and what it looks at; see `Cell`."""
+        """The call of a cell, and the fields that it reads; see `Cell`."""
 
         plain: bool
         takes_rng: bool

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-# What multiprocessing calls the main program in the processes that it starts.
+# Name that multiprocessing gives the main program in the processes that it starts.
 _MAIN = {"__mp_main__": "__main__"}
 
 
 def full_name(thing: Any) -> str:
-    """Names a function, for messages and to tell models apart.
+    """Returns a function's name, for messages and to distinguish models.
 
     Args:
         thing: A function or another callable object.
@@ -31,7 +31,7 @@ def full_name(thing: Any) -> str:
 
 
 def find(module: str, qualname: str) -> Any:
-    """Imports what a name refers to.
+    """Imports the object that a name refers to.
 
     Args:
         module: A module.
@@ -42,7 +42,7 @@ def find(module: str, qualname: str) -> Any:
 
     Raises:
         ImportError: There is no such module.
-        AttributeError: It does not have the name.
+        AttributeError: The module does not have the name.
 
     Example:
         >>> find("edbatch.graph.reference", "find") is find
@@ -56,10 +56,10 @@ def reference(thing: Any, modules: Sequence[str] = ()) -> tuple[str, str] | None
 
     Args:
         thing: A function or a cell.
-        modules: Modules to look in beside its own.
+        modules: Modules to search in addition to its own.
 
     Returns:
-        Module and qualified name; None if it has none.
+        Module and qualified name; None if there is no such name.
 
     Example:
         >>> reference(find)

@@ -1,11 +1,12 @@
-"""Skeletons: the structure of what a model returns, as nested tuples.
+"""Skeletons: the structure of a model's result, as nested tuples.
 
 * ``("value", kind)``: a node's output; ``("external", kind)``: a concrete array;
 * ``("node", treedef, children, marks)``: a tuple, dict or other pytree node, with its
   `number_marks`;
-* ``("list", child)``: a Python list, whose elements are all alike. Its length may vary
-  between instances, so it is kept apart, in a column of lengths, and a result has a
-  `Ragged` for it, whatever the lengths are in a minibatch;
+* ``("list", child)``: a Python list, whose elements all have the same skeleton. Its
+  length may vary between instances, so lengths are stored separately, in a column of
+  lengths, and a result has a `Ragged` for the list, even if a minibatch has only lists
+  of equal length;
 * ``("empty",)``: the element of a list that was always empty.
 """
 
@@ -25,17 +26,17 @@ class Mismatch(Exception):
 
 
 def unify(first: Skeleton, second: Skeleton) -> Skeleton:
-    """Finds the common skeleton of two outputs; lists may have been empty in one.
+    """Finds the common skeleton of two outputs; lists may be empty in either of them.
 
     Args:
         first: A skeleton.
-        second: Another.
+        second: Another skeleton.
 
     Returns:
-        The skeleton that both have.
+        The common skeleton.
 
     Raises:
-        Mismatch: They have none.
+        Mismatch: There is none.
 
     Example:
         >>> unify(("list", EMPTY), ("list", ("value", 0)))
@@ -54,12 +55,12 @@ def unify(first: Skeleton, second: Skeleton) -> Skeleton:
 
 
 def are_alike(first: Skeleton, second: Skeleton) -> bool:
-    """Tells whether two pytree nodes have one structure, their children aside."""
+    """Tells whether two pytree nodes are the same, apart from their children."""
     return bool(first[1] == second[1] and first[3] == second[3])
 
 
 def walk(skeleton: Skeleton) -> Iterator[Skeleton]:
-    """Lists the parts of a skeleton depth first, in the order of its columns."""
+    """Yields the parts of a skeleton depth first, in the order of its columns."""
     yield skeleton
     if skeleton[0] == "node":
         for each in skeleton[2]:
@@ -69,15 +70,15 @@ def walk(skeleton: Skeleton) -> Iterator[Skeleton]:
 
 
 def describe(skeleton: Skeleton, avals: Sequence[Aval]) -> str:
-    """Writes a skeleton for a message.
+    """Formats a skeleton for a message.
 
     Args:
         skeleton: The structure.
         avals: Shape and dtype of each array kind.
 
     Returns:
-        The structure with a shape and dtype for each leaf. Leaves that no cell
-        computed are said to be inputs.
+        The structure with the shape and dtype of each leaf. Leaves that no cell
+        computed are marked as inputs.
 
     Example:
         >>> import numpy as np

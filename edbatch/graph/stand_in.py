@@ -1,4 +1,4 @@
-"""Stand-ins for arrays and parameters: no value while a model is recorded."""
+"""Stand-ins for arrays and parameters, without values while a model is recorded."""
 
 from typing import Any, NoReturn, TypeVar
 
@@ -9,20 +9,20 @@ add radd sub rsub mul rmul matmul rmatmul truediv rtruediv floordiv rfloordiv mo
 divmod pow rpow lshift rshift and rand or ror xor rxor neg pos abs invert lt le gt ge
 float int complex index round
 """
-# How messages of Python and JAX refer to stand-ins: by their class, and its module.
+# How messages of Python and JAX refer to stand-ins: by their class and its module.
 _TRACES = ("'Handle'", "Handle(", "graph.handle.", "ParameterPath")
 
 
 Class = TypeVar("Class", bound=type)
 
-_CLASSES: set[type] = set()  # those that stand for values
+_CLASSES: set[type] = set()  # classes of stand-ins
 
 
 def stand_in(cls: Class) -> Class:
-    """Gives a class operators that call its ``_reject`` with what was tried.
+    """Gives a class operators that call its ``_reject`` with the attempted operation.
 
-    Copies are the object itself: what has no value cannot change. No base class: it
-    would make each handle slower to create.
+    Copying returns the object itself, because an object without a value cannot change.
+    This is not a base class, which would make each handle slower to create.
 
     Args:
         cls: The class; its ``_reject(operation)`` raises.
@@ -48,7 +48,7 @@ def stand_in(cls: Class) -> Class:
 
 
 def is_stand_in(value: object) -> bool:
-    """Tells whether something has no value while a model is recorded.
+    """Tells whether an object has no value while a model is recorded.
 
     Example:
         >>> is_stand_in(1.0)
@@ -73,10 +73,10 @@ def is_about_stand_in(error: Exception) -> bool:
     """Tells whether an error is about a stand-in that was used as an array.
 
     Args:
-        error: An error that the user's code raised.
+        error: An error raised by user code.
 
     Returns:
-        Whether edbatch, or JAX or Python, complains about a handle or a parameter.
+        Whether edbatch, JAX or Python complains about a handle or a parameter.
     """
     if isinstance(error, RecordingError):
         return True

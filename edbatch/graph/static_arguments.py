@@ -1,6 +1,7 @@
-"""A warning for cells whose static arguments make many types.
+"""Warning for cells whose static arguments make many types.
 
-These are objects that the model makes anew in each call, and numbers of many values.
+Such arguments are objects that the model creates again in each call, and numbers with
+many values.
 """
 
 import functools
@@ -20,7 +21,7 @@ from edbatch.graph.many_values import ManyValues
 from edbatch.graph.node_type import CallTemplate
 from edbatch.graph.reference import reference
 
-# Objects of one definition, each of which makes a type; tables of such are shorter.
+# Objects of one definition, each of which makes a type; legitimate tables are shorter.
 MANY = 32
 _NUMBERS = (int, float, np.integer, np.floating)
 
@@ -28,23 +29,23 @@ _NUMBERS = (int, float, np.integer, np.floating)
 class StaticArguments:
     """The static arguments that cells of one model were called with.
 
-    Counted are objects that equal nothing but themselves, such as functions, and
-    numbers that come with one instance after the other.
+    It counts objects that are equal only to themselves, such as functions, and numbers
+    if one instance after the other brings new ones.
     """
 
     def __init__(self) -> None:
-        # By cell, parameters, argument and definition; types keep the objects alive.
+        # By cell, parameters, argument and definition. Types keep the objects alive.
         self._objects: dict[tuple[str, str, str, Any], set[int]] = {}
         self._numbers: dict[tuple[Cell, str, str], ManyValues] = {}
 
     def add(self, cell: Cell, path: str, template: CallTemplate, by: Any) -> None:
-        """Notes the call of a new type, and warns once if an argument had many values.
+        """Records the call of a new type; warns once if an argument had many values.
 
         Args:
             cell: The cell.
-            path: The parameters that it is called with.
-            template: How it is called.
-            by: The recorder of the instance that calls it.
+            path: Path of the parameters that it is called with.
+            template: The template of the call.
+            by: The recorder of the calling instance.
         """
         for name, value in _static_arguments(cell, template):
             if isinstance(value, _NUMBERS) and not isinstance(value, bool | Enum):
@@ -62,7 +63,7 @@ class StaticArguments:
 
 
 def _static_arguments(cell: Cell, template: CallTemplate) -> Iterator[tuple[str, Any]]:
-    """Gives each static leaf of a call, with the name of the argument that has it."""
+    """Yields each static leaf of a call, with the name of its argument."""
     if all(kind != "static" for kind, _ in template.leaves):
         return
     numbers = range(len(template.leaves))
@@ -76,11 +77,11 @@ def _static_arguments(cell: Cell, template: CallTemplate) -> Iterator[tuple[str,
 
 
 def _nameless(value: Any) -> Iterator[Any]:
-    """Finds what equals nothing but itself in a value, and is no module's by a name."""
+    """Yields parts of a value that equal only themselves and cannot be imported."""
     if isinstance(value, tuple | frozenset):
         for each in value:
             yield from _nameless(each)
-    elif isinstance(value, MethodType):  # equal if function and object are
+    elif isinstance(value, MethodType):  # equal if function and object are equal
         yield from _nameless(value.__self__)
     elif getattr(type(value), "__eq__", None) is not object.__eq__:
         if is_dataclass(value):
@@ -93,12 +94,12 @@ def _nameless(value: Any) -> Iterator[Any]:
 def _has_name(value: Any) -> bool:
     try:
         return reference(value) is not None
-    except Exception:  # of the object's own `__getattr__`
+    except Exception:  # raised by the object's own `__getattr__`
         return False
 
 
 def _definition(value: Any) -> Any:
-    """What objects have in common that one place in a program makes again and again."""
+    """Returns a key shared by the objects that one place in a program creates."""
     while isinstance(value, functools.partial):
         value = value.func
     return value.__code__ if isinstance(value, FunctionType) else type(value)

@@ -16,7 +16,7 @@ _Leaves = tuple[tuple[str, Any], ...]
 
 
 class StoredType(NamedTuple):
-    """A type as it stands in a pickle; fields as of `NodeType`.
+    """A type in the form in which it is pickled; fields as in `NodeType`.
 
     In the template, ``("parameter", path)`` is ``("parameter", steps)``, and a constant
     that is a function is ``("imported", (module, name))``.
@@ -31,9 +31,9 @@ class StoredType(NamedTuple):
 
 
 class PortableType(NamedTuple):
-    """A type that needs no table: shapes and dtypes stand in place of array kinds.
+    """A type that needs no table: it has shapes and dtypes instead of array kinds.
 
-    Fields as of `StoredType`.
+    Fields as in `StoredType`.
     """
 
     cell: Cell
@@ -45,7 +45,7 @@ class PortableType(NamedTuple):
 
 
 def portable(node_type: NodeType, avals: Sequence[Aval]) -> PortableType:
-    """Describes a type for a process that has another table.
+    """Describes a type for a process that has a different table.
 
     Args:
         node_type: The type.
@@ -55,7 +55,7 @@ def portable(node_type: NodeType, avals: Sequence[Aval]) -> PortableType:
         The description.
 
     Raises:
-        PickleError: As `store`.
+        PickleError: As for `store`.
     """
     stored = store(node_type)
     operands, externals, outputs = (
@@ -77,7 +77,7 @@ def store(node_type: NodeType) -> StoredType:
         The description.
 
     Raises:
-        PickleError: A constant of it cannot be pickled.
+        PickleError: One of its constants cannot be pickled.
     """
     template = node_type.template
     leaves = tuple(_stored_leaf(node_type, *leaf) for leaf in template.leaves)
@@ -111,7 +111,7 @@ def _stored_leaf(node_type: NodeType, kind: str, content: Any) -> tuple[str, Any
 
 
 def template_for(params: Any, leaves: _Leaves) -> _Leaves:
-    """Completes the leaves of a stored template.
+    """Restores the leaves of a stored template.
 
     Args:
         params: The stand-in for the parameters, of which the template takes parts.
@@ -145,14 +145,14 @@ def _import(module: str, qualname: str) -> Any:
 
 
 def moved(template: CallTemplate, params: Any) -> CallTemplate:
-    """Returns a template of one table of types for the stand-in of another.
+    """Converts a template of one table of types to the stand-in of another table.
 
     Args:
         template: The template.
         params: The stand-in of the other table, for parameters of the same structure.
 
     Returns:
-        The template, which takes the same parts.
+        The template, which takes the same parts of the other stand-in.
     """
     leaves: Sequence[tuple[str, Any]] = [
         (kind, part_of(params, content._steps) if kind == "parameter" else content)

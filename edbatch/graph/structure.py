@@ -1,4 +1,4 @@
-"""The part of a dataflow graph that scheduling looks at."""
+"""The part of a dataflow graph that scheduling reads."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,9 +18,9 @@ class GraphStructure:
         node_type: Type of each node.
         operand_start: First operand of each node, and the end.
         operand_node: Node that each operand reads; negative where it is missing.
-            Nodes stand in topological order: an operand's node has a smaller number.
+            Nodes are in topological order: an operand's node has a smaller number.
         instance_nodes: Number of nodes of each of ``B`` independent instances, which
-            stand one after the other.
+            follow one another.
 
     Example:
         >>> from edbatch.schedule.examples import tree
@@ -36,7 +36,7 @@ class GraphStructure:
     instance_nodes: np.ndarray  # [B] int32
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         return f"<GraphStructure: {self.num_nodes} nodes of {self.num_types} types>"
 
     @property
@@ -51,7 +51,7 @@ class GraphStructure:
 
     @cached_property
     def consumers(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Readers of each node as starts, readers, and the nodes' indegrees.
+        """Readers of each node (start offsets and readers), and the nodes' indegrees.
 
         ``[N + 1]``, ``[E]`` and ``[N] int32``; missing operands do not count.
         """

@@ -1,4 +1,4 @@
-"""Checks of graphs where users hand them over: structures, not recordings."""
+"""Checks that arguments are graph structures, not recordings."""
 
 from typing import Any
 
@@ -10,15 +10,15 @@ _ONE = "the structure of a minibatch"
 
 
 def check_structure(error: type[EdbatchError], name: str, value: object) -> None:
-    """Checks that an argument is what scheduling looks at.
+    """Checks that an argument is a `GraphStructure`.
 
     Args:
-        error: What to raise.
-        name: What it is, as the subject of a sentence.
-        value: Its value.
+        error: Type of the error to raise.
+        name: Description of the argument, as the subject of a sentence.
+        value: The argument's value.
 
     Raises:
-        EdbatchError: It is something else; of the type that was named.
+        EdbatchError: It is something else; of type `error`.
 
     Example:
         >>> from edbatch.schedule.examples import tree
@@ -38,19 +38,18 @@ def check_structure(error: type[EdbatchError], name: str, value: object) -> None
 def structures_of(
     error: type[EdbatchError], name: str, value: Any
 ) -> list[GraphStructure]:
-    """Lists the structures that an argument holds.
+    """Returns the structures in a list argument.
 
     Args:
-        error: What to raise.
-        name: What it is, as the subject of a sentence.
-        value: Its value.
+        error: Type of the error to raise.
+        name: Description of the argument, as the subject of a sentence.
+        value: The argument's value.
 
     Returns:
-        Its elements.
+        The elements of the argument.
 
     Raises:
-        EdbatchError: It is no list, or holds something else; of the type that was
-            named.
+        EdbatchError: It is not a list, or it contains something else; of type `error`.
     """
     found = list_of(error, name, value, _ONE)
     for k, each in enumerate(found):

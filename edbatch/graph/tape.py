@@ -24,13 +24,13 @@ _NOT_SHARED = (None, MISSING, MISSING)
 
 
 class TapeMark(NamedTuple):
-    """A place on a tape, to which it can be cut back.
+    """A position on a tape, to which the tape can be cut back.
 
     Attributes:
-        nodes: Nodes before it.
-        operands: Their operand slots.
-        external_rows: Their external slots.
-        externals: Rows of each pool.
+        nodes: Number of nodes before it.
+        operands: Number of operand slots of these nodes.
+        external_rows: Number of external slots of these nodes.
+        externals: Number of rows of each pool.
         num_values: Number of values.
     """
 
@@ -47,17 +47,17 @@ class Tape(TapeColumns):
     Attributes:
         types: The model's table of types.
         node_type: Type of each node.
-        operands: Value read by each operand slot; values are counted over the tape.
+        operands: Value read by each operand slot; values are numbered over the tape.
         external_rows: Row read by each external slot.
         externals: Rows of each array kind's pool.
-        shared_rows: By the id of an array: the array, its kind, its row.
+        shared_rows: By the id of an array: the array, its kind and its row.
         num_values: Number of values.
-        node_limit: How many nodes it holds at most; see `limit_nodes`.
+        node_limit: Maximum number of nodes; see `limit_nodes`.
         type_limit: A limit on the types that are recorded first on this tape, or None;
-            none is traced beyond.
-        refused: What the first call that was refused since the limit was set was told.
-        keyless: Whether all of it runs without a key, so that calls of cells that need
-            one are refused.
+            types beyond it are not traced.
+        refused: Message for the first call that was refused since the limit was set.
+        keyless: Whether the whole tape runs without a random key, so that calls of
+            cells that need one are refused.
     """
 
     def __init__(self, types: TypeTable) -> None:
@@ -71,37 +71,37 @@ class Tape(TapeColumns):
         self.clear()
 
     def clear(self) -> None:
-        """Removes what was recorded; values are counted on."""
+        """Removes all recorded nodes; the numbering of values continues."""
         self.clear_columns()
         self.shared_rows: dict[int, tuple[Any, int, int]] = {}
 
     def limit_nodes(self, more: int, refusal: str) -> None:
-        """Limits how many nodes are recorded from now on, until it is called again.
+        """Limits the nodes recorded from now on, until the next call of this method.
 
         Args:
-            more: How many.
-            refusal: What the call of a cell beyond them is told.
+            more: Maximum number of further nodes.
+            refusal: Message for calls of cells beyond the limit.
         """
         self.node_limit = min(len(self.node_type) + more, sys.maxsize)
         self.refused = None
         self._refusal = refusal
 
     def refuse_node(self) -> NoReturn:
-        """Raises: the tape holds as many nodes as it may."""
+        """Raises RecordingError: the tape has reached its node limit."""
         self._refuse(self._refusal)
 
     def check_new_type(self, cell: str) -> None:
-        """Checks that there is room for a type of a cell of this name.
+        """Checks that another type, of a cell of this name, may be recorded.
 
         Raises:
-            RecordingError: There is none.
+            RecordingError: The limit is reached.
         """
         if self.type_limit is not None and self.is_full_of_types:
             self._refuse(f"cell {cell!r} {self.type_limit.refusal}")
 
     @property
     def is_full_of_types(self) -> bool:
-        """Whether no other type may be recorded first on this tape."""
+        """Whether no further type may be recorded first on this tape."""
         return self.type_limit is not None and self.type_limit.left <= 0
 
     def note_new_type(self) -> None:
@@ -110,7 +110,7 @@ class Tape(TapeColumns):
             self.type_limit.left -= 1
 
     def check_refused(self) -> None:
-        """Raises again what a call was told whose error the model has swallowed.
+        """Repeats the error of a refused call, in case the model has swallowed it.
 
         Raises:
             RecordingError: A call was refused.
@@ -123,7 +123,7 @@ class Tape(TapeColumns):
         raise RecordingError(refusal)
 
     def mark(self) -> TapeMark:
-        """Returns the present end."""
+        """Returns the present end of the tape."""
         return TapeMark(
             len(self.node_type),
             len(self.operands),
@@ -133,7 +133,7 @@ class Tape(TapeColumns):
         )
 
     def cut_back(self, mark: TapeMark) -> None:
-        """Removes what was recorded after a mark."""
+        """Removes everything that was recorded after a mark."""
         del self.node_type[mark.nodes :]
         del self.operands[mark.operands :]
         del self.external_rows[mark.external_rows :]
@@ -163,8 +163,8 @@ class Tape(TapeColumns):
         """Stacks the external inputs.
 
         Args:
-            parts: In turn, the number of an instance and how many nodes it recorded,
-                for an error to name one.
+            parts: For each instance in turn, its number and how many nodes it recorded,
+                so that an error can name the instance.
 
         Returns:
             Array kind to ``[rows, ...]``.
@@ -209,7 +209,7 @@ class InstanceTape(TapeWriter):
     Attributes:
         tape: The tape.
         types: The model's table of types.
-        parameter_handles: Handles of parameters that stand where outputs of cells do.
+        parameter_handles: Handles of parameters that are used as outputs of cells.
     """
 
     def __init__(self, tape: Tape, instance: int = 0) -> None:
@@ -217,10 +217,10 @@ class InstanceTape(TapeWriter):
         self.types = tape.types
         self.parameter_handles: dict[ParameterPath, Any] = {}
         self._instance = instance
-        self._keys = 0  # calls so far that took a key
+        self._keys = 0  # number of calls so far that took a key
 
     def cell_of_value(self, value: int) -> str | None:
-        """Names the cell whose node has an output; None if that is not known."""
+        """Returns the name of the cell that computes a value; None if it is unknown."""
         first = 0
         for each in self.tape.node_type:
             first += len(self.types.types[each].output_kinds)
@@ -263,14 +263,14 @@ class InstanceTape(TapeWriter):
         """
         rows = self.tape.externals[kind]
         known, its_kind, row = self.tape.shared_rows.get(id(value), _NOT_SHARED)
-        # The owner of a NumPy array may have changed it since.
+        # The owner of a NumPy array may have modified it since.
         if (
             known is value
             and its_kind == kind
             and (not may_change(value) or same_bytes(rows[row], value))
         ):
             return row
-        # Keeping the array alive keeps its id its own.
+        # While the array is kept alive, no other array has its id.
         self.tape.shared_rows[id(value)] = (value, kind, len(rows))
         rows.append(value.copy() if may_change(value) else np.asarray(value))
         return len(rows) - 1

@@ -1,4 +1,4 @@
-"""Checks of a table of types where its recordings are used."""
+"""Checks of a table of types when its recordings are used."""
 
 from edbatch.errors import CellError, PickleError, PlanError
 from edbatch.graph.node_type import NodeType
@@ -6,14 +6,14 @@ from edbatch.graph.type_table import TypeTable, changed_cell, x64_enabled
 
 
 def check_stored(types: TypeTable, node_type: NodeType) -> None:
-    """Checks that a type from a pickle returns what it did where it was recorded.
+    """Checks that a pickled type returns the same here as where it was recorded.
 
     Args:
         types: The table.
-        node_type: A type of it.
+        node_type: A type of the table.
 
     Raises:
-        PickleError: Its cell is another one here.
+        PickleError: Its cell is a different one here.
     """
     if not node_type.is_stored:
         return
@@ -30,14 +30,14 @@ def check_stored(types: TypeTable, node_type: NodeType) -> None:
 
 
 def check_default_of_rng(types: TypeTable, node_type: NodeType) -> None:
-    """Checks that a type's cell returns the same without its key.
+    """Checks that a type's cell returns the same shapes and dtypes without its key.
 
     Args:
         types: The table.
         node_type: A type that does not need keys.
 
     Raises:
-        CellError: It cannot be traced without a key, or returns other shapes.
+        CellError: It cannot be traced without a key, or returns others.
     """
     expected = node_type.output_kinds, node_type.output_tree
     if types.trace(node_type.without_rng()) != expected:
@@ -48,12 +48,12 @@ def check_default_of_rng(types: TypeTable, node_type: NodeType) -> None:
 
 
 def require_same(types: TypeTable, other: TypeTable, what: str) -> None:
-    """Checks that something was made with a table.
+    """Checks that an object was made with a given table.
 
     Args:
         types: The table.
-        other: The table that it was made with.
-        what: Its name, for the message.
+        other: The table that the object was made with.
+        what: Name of the object, for the message.
 
     Raises:
         PlanError: It was made with another table.
@@ -69,14 +69,14 @@ def require_same(types: TypeTable, other: TypeTable, what: str) -> None:
 
 
 def require_setting(types: TypeTable, what: str) -> None:
-    """Checks that ``jax_enable_x64`` is as when a table was made.
+    """Checks that ``jax_enable_x64`` is set as when a table was made.
 
     Args:
         types: The table.
-        what: What was made with it, for the message.
+        what: Name of the object that was made with it, for the message.
 
     Raises:
-        PlanError: It is not.
+        PlanError: It is set differently.
     """
     if types.x64 != x64_enabled():
         own, now = ("on", "off") if types.x64 else ("off", "on")

@@ -1,15 +1,15 @@
-"""A limit on the types of cells that recordings may bring."""
+"""A limit on the types of cells that recordings may add."""
 
 
 class TypeLimit:
-    """How many types may be recorded that the model's table does not have.
+    """Limits the number of recorded types that the model's table does not have.
 
     Args:
-        most: How many.
-        refusal: What a call of another one is told, after the cell's name.
+        most: Maximum number of such types.
+        refusal: Message for a call that exceeds the limit, after the cell's name.
 
     Attributes:
-        left: How many more.
+        left: How many more types may be recorded.
     """
 
     def __init__(self, most: int, refusal: str) -> None:
@@ -17,5 +17,5 @@ class TypeLimit:
         self.refusal = refusal
 
     def reset(self) -> None:
-        """Counts anew."""
+        """Restarts counting."""
         self.left = self._most

@@ -39,7 +39,7 @@ from edbatch.graph.stored_type import (
 Made = TypeVar("Made")
 
 _config: Any = jax.config
-_SHOWN = 4  # types, in the text of a table
+_SHOWN = 4  # maximum number of types in the text of a table
 
 
 class TypeTable:
@@ -56,11 +56,11 @@ class TypeTable:
         kinds: Known array kinds.
         lock: Guards types and array kinds.
         trees: Known structures of outputs; equal ones are one object.
-        compute_dtype: The dtype that cells compute in; None for that of what they are
-            called with.
-        x64: Whether ``jax_enable_x64`` was on when the table was made. Dtypes of
-            numbers and of what cells make follow from it, so its types, and all that
-            is recorded and planned with them, belong to that setting.
+        compute_dtype: The dtype that cells compute in; None for the dtypes of their
+            arguments.
+        x64: Whether ``jax_enable_x64`` was on when the table was made. The dtypes of
+            numbers and of cells' outputs depend on it, so its types, and everything
+            that is recorded and planned with them, belong to that setting.
 
     Example:
         >>> import edbatch as eb
@@ -82,8 +82,8 @@ class TypeTable:
     ) -> None:
         self.params_spec = params_spec
         self.compute_dtype = compute_dtype
-        # Is called during the first call, under the lock, with the first type of those
-        # that differ only in where their parameters stand; it is not in the table yet.
+        # Called during the first call, under the lock, with the first of the types that
+        # differ only in where their parameters are; it is not in the table yet.
         self._at_new = at_new
         self._model = _reference_to(model)
         self.model_name = "" if model is None else full_name(model)
@@ -105,21 +105,21 @@ class TypeTable:
         self._derived: dict[Hashable, Any] = {}
         self.traces: dict[Hashable, Any] = {}
         self._lineage = Lineage()
-        self._size_in_pickle: Size | None = None  # if it is a copy
+        self._size_in_pickle: Size | None = None  # set if this is a copy from a pickle
         self._register()
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         names = ", ".join(str(each.key) for each in self.types[:_SHOWN])
         more = ", ..." if len(self.types) > _SHOWN else ""
         return f"<{type(self).__name__} of {len(self.types)} types: {names}{more}>"
 
     @property
     def model(self) -> Callable[..., Any] | None:
-        """The model, as long as something else keeps it.
+        """The model, as long as something else keeps it alive.
 
-        JAX keeps the types of what was compiled, and must not keep data that a model
-        closes over.
+        JAX keeps the types of compiled functions alive, and must not keep data alive
+        that a model closes over.
         """
         return None if self._model is None else self._model()
 
@@ -129,11 +129,11 @@ class TypeTable:
 
     @property
     def is_of_pickle(self) -> bool:
-        """Whether the model is known by its name alone."""
+        """Whether only the model's name is known."""
         return self._model is None
 
     def _register(self) -> None:
-        """Lets pickles find the table."""
+        """Registers the table, so that pickles find it."""
         with lineage.lock:
             _tables.add(self)
 
@@ -141,7 +141,7 @@ class TypeTable:
         return len(self.types)
 
     def __iter__(self) -> Iterator[NodeType]:
-        """Gives the types that are known by now, in their order."""
+        """Iterates over the types known so far, in order."""
         return iter(tuple(self.types))
 
     @property
@@ -150,11 +150,11 @@ class TypeTable:
         return self.kinds.avals
 
     def derived(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """Returns what was made of the types, which is kept for as long as they are.
+        """Returns an object derived from the types, cached as long as the types live.
 
         Args:
-            key: Everything that it depends on beside the table.
-            make: Makes it; two threads at once may both call it.
+            key: Everything that the object depends on besides the table.
+            make: Derives it; two threads at once may both call it.
 
         Returns:
             The object that was made first, the same one in every call.
@@ -165,27 +165,27 @@ class TypeTable:
         return found
 
     def share_kinds(self, other: "TypeTable") -> None:
-        """Makes another table's array kinds, now and later, those of this one.
+        """Makes this table use the array kinds of another one, present and future.
 
-        What is traced of cells is shared, too.
+        Traces of cells are shared, too.
 
         Args:
-            other: The table to share with.
+            other: The table whose kinds are used.
         """
         self.kinds, self.lock, self.x64 = other.kinds, other.lock, other.x64
         self.compute_dtype, self.traces = other.compute_dtype, other.traces
         self._outputs = other._outputs
 
     def __copy__(self) -> "TypeTable":
-        """Returns the table itself: copies of recordings are of the same model."""
+        """Returns the table itself: copies of recordings belong to the same model."""
         return self
 
     def __deepcopy__(self, memo: Any) -> "TypeTable":
-        """Returns the table itself: copies of recordings are of the same model."""
+        """Returns the table itself: copies of recordings belong to the same model."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles what is known by now, cells by their names."""
+        """Pickles the present contents, cells by their names."""
         self.derived("the structure of parameters is pickled", self._check_spec)
         with self.lock:
             types, avals = tuple(self.types), tuple(self.avals)
@@ -214,7 +214,7 @@ class TypeTable:
     def _extend(
         self, marks: Marks, avals: Sequence[Aval], stored: Sequence[StoredType]
     ) -> None:
-        """Adds what a pickle holds beyond what this copy of its table has."""
+        """Adds the contents of a pickle that this copy of its table lacks."""
         for each in avals[len(self.avals) :]:
             self.kinds.append(each)
         for one in stored[len(self.types) :]:
@@ -225,16 +225,16 @@ class TypeTable:
         self._size_in_pickle = self._size()
 
     def take_over(self, other: "TypeTable") -> tuple[list[int], list[int]]:
-        """Adds the types of a table that comes from a pickle, those that are new.
+        """Adds those types of a table from a pickle that are new here.
 
         Args:
             other: A table for parameters of the same structure.
 
         Returns:
-            The positions of all its types and of all its array kinds in this one.
+            The positions of all its types and of all its array kinds in this table.
 
         Raises:
-            PickleError: A cell gave something else where it was recorded.
+            PickleError: A cell's outputs differ from those where it was recorded.
         """
         with other.lock:
             types, avals = tuple(other.types), tuple(other.avals)
@@ -262,8 +262,8 @@ class TypeTable:
             Its position in this table.
 
         Raises:
-            PickleError: A constant cannot be imported here, or the cell gave something
-                else where it was recorded.
+            PickleError: A constant cannot be imported here, or the cell's outputs
+                differ from those where it was recorded.
         """
         externals, outputs, operands = (
             tuple([self.kinds.number(each.shape, each.dtype) for each in avals])
@@ -288,10 +288,10 @@ class TypeTable:
             return found.id
 
     def add(self, node_type: NodeType) -> NodeType:
-        """Adds a type that was not recorded, but made of others.
+        """Adds a type that was not recorded but derived from others.
 
         Args:
-            node_type: The type; its array kinds are this table's.
+            node_type: The type, with this table's array kinds.
 
         Returns:
             The type with its position in this table.
@@ -303,19 +303,19 @@ class TypeTable:
 
     @property
     def keys(self) -> tuple[TypeKey, ...]:
-        """The types' identities; the very same tuple until a type is added.
+        """The types' keys; the very same tuple until a type is added.
 
-        What is kept by it is then found without hashing or comparing many keys.
+        So a cache keyed by it is searched without hashing or comparing many keys.
         """
-        with self.lock:  # or a type could be added meanwhile
+        with self.lock:  # otherwise a type could be added meanwhile
             if len(self._keys) != len(self.types):
                 self._keys = tuple(each.key for each in self.types)
             return self._keys
 
     @property
     def counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Slots per type of operands, external inputs, outputs, each ``[T] int32``."""
-        with self.lock:  # or types could be added between two of the arrays
+        """Operand, external and output slots per type, each ``[T] int32``."""
+        with self.lock:  # otherwise types could be added between two of the arrays
             if self._counts is None or len(self._counts[0]) != len(self.types):
                 self._counts = tuple(
                     np.array(
@@ -347,21 +347,21 @@ class TypeTable:
         external_kinds: tuple[int, ...],
         by: Any,
     ) -> NodeType:
-        """Returns the type with these facts, traced once if it is new.
+        """Returns the type of a call, traced once if it is new.
 
         Args:
             cell: The cell.
-            template: How it is called.
+            template: The template of the call.
             operand_kinds: Array kind per operand slot.
             external_kinds: Array kind per external slot.
-            by: The recorder of the instance that makes the call.
+            by: The recorder of the calling instance.
 
         Returns:
             The node type.
 
         Raises:
             CellError: The function cannot be traced on these shapes.
-            RecordingError: There is no room for another type.
+            RecordingError: The limit of types is reached.
         """
         facts = (cell, template, operand_kinds, external_kinds)
         with self.lock:
@@ -412,19 +412,19 @@ class TypeTable:
             told.add(form)
         self._variants[key] = variant + 1
         facts = (cell, template, operand_kinds, external_kinds)
-        # In this order: what is found has its place, wherever an exception comes.
+        # In this order, so a type that is found has an entry even after an exception.
         self.types.append(node_type)
         self._by_facts[call_identity(*facts)] = node_type
         return node_type
 
     def trace(self, node_type: NodeType) -> tuple[tuple[int, ...], Any]:
-        """Returns the kinds and the tree of what a type's cell returns by now.
+        """Traces a type's cell again and returns the kinds and tree of its output.
 
         Args:
             node_type: The type.
 
         Returns:
-            The array kind of each output, and the pytree of them.
+            The array kind of each output, and the pytree structure of the outputs.
 
         Raises:
             CellError: It cannot be traced on the type's shapes.
@@ -443,7 +443,7 @@ def x64_enabled() -> bool:
     return bool(_config.jax_enable_x64)
 
 
-# All tables that are recorded to, or come from a pickle; see `lineage`.
+# All tables that are recorded to or come from a pickle; see `lineage`.
 _tables: "weakref.WeakSet[TypeTable]" = weakref.WeakSet()
 
 
@@ -456,7 +456,7 @@ def _load(
     stored: Sequence[StoredType],
     compute_dtype: np.dtype | None = None,
 ) -> TypeTable:
-    """Finds the table of a pickle among those of this process, or makes a copy."""
+    """Finds the table of a pickle among those of this process, or creates a copy."""
     size = len(stored), len(avals)
     with lineage.lock:
         for table in list(_tables):
@@ -476,17 +476,17 @@ def _load(
 def _reference_to(
     model: Callable[..., Any] | None,
 ) -> Callable[[], Callable[..., Any] | None] | None:
-    """A reference that does not keep a model alive, where there can be one."""
+    """Returns a reference that does not keep a model alive, if there can be one."""
     if model is None:
         return None
     try:
         return weakref.ref(model)
-    except TypeError:  # its class has slots, say
+    except TypeError:  # for example, its class has slots
         return lambda: model
 
 
 def changed_cell(node_type: NodeType) -> PickleError:
-    """The error for a stored type whose cell returns something else here."""
+    """Returns the error for a stored type whose cell returns something else here."""
     return PickleError(
         "a recording runs with the cells that it was made with, but cell"
         f" {node_type.key.cell!r} returned other shapes or dtypes there than here;"

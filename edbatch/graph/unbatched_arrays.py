@@ -1,4 +1,4 @@
-"""What a cell computes with where it runs unbatched: arrays by the rules of JAX."""
+"""Arrays for cells that run unbatched, converted by the rules of JAX."""
 
 from functools import partial
 from typing import Any
@@ -16,16 +16,17 @@ _NOT_JAX = (np.ndarray, np.generic, *PYTHON_NUMBERS)
 
 
 def as_arrays(cell: str, value: Any, *, jax_arrays: bool) -> Any:
-    """Makes arrays of an argument that a model calls a cell with.
+    """Converts an argument that a model passes to a cell.
 
     Args:
         cell: The name of the cell, for messages.
         value: The argument, a pytree.
-        jax_arrays: Whether all arrays are to be those of JAX: batched, a cell computes
-            by its rules alone. Else those of NumPy stay, for what `jax.jit` compiled.
+        jax_arrays: Whether to convert all arrays to JAX arrays, since a batched cell
+            computes by JAX's rules only. Otherwise NumPy arrays stay, for functions
+            compiled by `jax.jit`.
 
     Returns:
-        The argument: arrays in place of numbers; what is neither stays.
+        The argument with arrays in place of numbers; other leaves are unchanged.
 
     Raises:
         CellError: JAX has no such array.
@@ -35,13 +36,13 @@ def as_arrays(cell: str, value: Any, *, jax_arrays: bool) -> Any:
 
 
 def as_constants(value: Any) -> Any:
-    """Makes arrays of an argument that a cell calls another cell with.
+    """Converts an argument that a cell passes to another cell.
 
     Args:
         value: The argument, a pytree.
 
     Returns:
-        The argument: arrays in place of numbers, of NumPy as where it runs batched.
+        The argument with NumPy arrays in place of numbers, as in batched runs.
 
     Raises:
         RecordingError: It belongs to a recording, or an integer does not fit.
@@ -50,20 +51,20 @@ def as_constants(value: Any) -> Any:
 
 
 def as_outputs(value: Any, *, inside: bool) -> Any:
-    """Makes arrays of what a cell returns.
+    """Converts the output of a cell.
 
     Args:
         value: A pytree.
-        inside: Whether another cell has called it.
+        inside: Whether another cell has called the cell.
 
     Returns:
-        The same of arrays of JAX; inside of another cell, constants stay.
+        The same pytree with JAX arrays; inside another cell, constants are unchanged.
     """
     return jax.tree.map(_strong if inside else _as_output, value)
 
 
 def _as_array(cell: str, jax_arrays: bool, leaf: Any) -> Any:
-    if isinstance(leaf, str):  # also one of NumPy
+    if isinstance(leaf, str):  # also NumPy's strings
         return leaf
     if isinstance(leaf, np.ndarray | np.generic):
         try:
@@ -99,7 +100,7 @@ def _as_constant(leaf: Any, cell: str = "a cell") -> Any:
         except OverflowError:
             raise RecordingError(_too_wide(cell, number, dtype)) from None
     if isinstance(leaf, np.ndarray) and not leaf.dtype.isnative:
-        return leaf.astype(leaf.dtype.newbyteorder("="))  # JAX takes no other
+        return leaf.astype(leaf.dtype.newbyteorder("="))  # JAX accepts no other order
     return _strong(leaf)
 
 

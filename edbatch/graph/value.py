@@ -1,4 +1,4 @@
-"""Values on the way: what a model has computed so far, while it runs."""
+"""Intermediate values, which a model reads while it runs."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,31 +15,31 @@ _NUMBERS = (int, float, complex)
 
 
 def value(tree: Any) -> Any:
-    """Returns what a model has computed so far, as NumPy arrays.
+    """Returns values that a model has computed so far, as NumPy arrays.
 
-    A model calls it at any depth of calls to look at outputs of cells: to choose the
-    next action of a parser, to end a decoder, to leave a network early. What it makes
-    of them is ordinary Python.
+    A model may call it at any call depth to look at outputs of cells: to choose the
+    next action of a parser, to end a decoder, to leave a network early. It uses the
+    values in ordinary Python.
 
-    Run on one instance, the model gets its arrays at once. In a minibatch (a call of
-    the batched function, `Batched.rollout`) the instance is suspended until the value
-    is there, while all others go on; when all wait, what they have recorded runs as one
-    wave, scheduled by the policy. No gradient flows through the value itself, which is
-    a constant of the path that the instance takes.
+    When the model runs on one instance, it gets the arrays at once. In a minibatch (a
+    call of the batched function, `Batched.rollout`) the instance is suspended until the
+    value is available, while all others continue; when all are waiting, the nodes that
+    they have recorded run as one wave, scheduled by the policy. No gradient flows
+    through the value itself, which is a constant of the path that the instance takes.
 
     Args:
-        tree: Outputs of cells and parameters, or a pytree of them. Ask for several at
+        tree: Outputs of cells and parameters, or a pytree of them. Request several at
             once rather than one after the other.
 
     Returns:
-        The same pytree with arrays of NumPy, of the shapes and dtypes of the outputs.
-        They are not to be written to.
+        The same pytree with NumPy arrays, of the shapes and dtypes of the outputs. Do
+        not write to them.
 
     Raises:
         RecordingError: It is called where there is no value: under ``jax.jit`` or
             ``jax.vmap``, in `Batched.record` and `Batched.plan`, which run no cell, and
-            in a thread or an event loop of `asyncio` that the model starts. Or a leaf
-            of the pytree is no array and no number.
+            in a thread or an `asyncio` event loop that the model starts. Or a leaf of
+            the pytree is neither an array nor a number.
         CellError: It is called inside a cell.
 
     Example:
@@ -67,16 +67,16 @@ def value(tree: Any) -> Any:
 
 
 def as_known(leaf: Any) -> np.ndarray:
-    """Returns an array that is computed already, as one of NumPy.
+    """Returns an array that is already computed, as a NumPy array.
 
     Args:
-        leaf: The array, of JAX or NumPy, or a number.
+        leaf: A JAX or NumPy array, or a number.
 
     Returns:
         Its value.
 
     Raises:
-        RecordingError: It has no value, as under ``jax.jit``, or is no array.
+        RecordingError: It has no value, as under ``jax.jit``, or is not an array.
     """
     if is_stand_in(leaf):
         raise RecordingError(
@@ -100,7 +100,7 @@ def as_known(leaf: Any) -> np.ndarray:
 
 
 def _in_place_of(value: Any) -> str:
-    """What to pass in place of a value that is no array, if that can be told."""
+    """Suggests what to pass instead of a value that is not an array."""
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         return "; make a list of it"
     return "; leave it out"

@@ -1,4 +1,4 @@
-"""Buckets: the static sizes that a model's programs were compiled for."""
+"""Buckets: the padded static sizes that a model's programs are compiled for."""
 
 import math
 import threading
@@ -17,7 +17,7 @@ from edbatch.without_lock import WithoutLock
 Needs = dict[str, int]  # a named dimension -> its size
 
 INSTANCES = "instances"  # the dimension that counts the instances of a minibatch
-CHUNKS = "chunks"  # that which counts chunks, where the target's programs switch
+CHUNKS = "chunks"  # the dimension that counts chunks, for targets that use a switch
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Bucket:
     Attributes:
         loops: Loops of the program.
         sizes: Size of each named dimension.
-        target: The kind of device that it is for.
+        target: The kind of device that the program is compiled for.
     """
 
     loops: tuple[Loop, ...]
@@ -35,11 +35,11 @@ class Bucket:
     target: Target = CPU
 
     def __hash__(self) -> int:
-        """Returns the hash, kept because programs are found by their bucket."""
+        """Returns the hash, cached because programs are looked up by bucket."""
         return self._hash
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves out the hash, which is another one in another process."""
+        """Leaves out the cached hash, which differs between processes."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @cached_property
@@ -48,12 +48,12 @@ class Bucket:
 
     @cached_property
     def arena_rows(self) -> tuple[tuple[int, int], ...]:
-        """Array kind and rows of each arena, in their order."""
+        """Array kind and rows of each arena, in ascending order of kinds."""
         return tuple(by_kind("arena", self.sizes).items())
 
     @cached_property
     def type_rows(self) -> tuple[tuple[int, int], ...]:
-        """Type and rows that its chunks compute at most, in their order."""
+        """Type and maximum number of rows that its chunks compute, in type order."""
         return tuple(by_kind("rows", self.sizes).items())
 
     @cached_property
@@ -71,32 +71,32 @@ class Bucket:
         return frozenset(self.loops)
 
     def holds(self, loops: set[Loop], needs: Needs) -> bool:
-        """Whether a minibatch fits."""
+        """Whether a minibatch with these loops and sizes fits."""
         if not loops <= self._loop_set:
             return False
         return all(self.sizes.get(name, -1) >= size for name, size in needs.items())
 
     def waste(self, needs: Needs, scale: float = 1.0) -> float:
-        """Ratio of the dimensions to the needed ones, times a scale."""
+        """Ratio of the bucket's total size to the needed sizes times `scale`."""
         needed = 0.0
         for size in needs.values():
             needed += max(scale * size, _SMALLEST)
         return self.total / max(1, needed)
 
 
-_SMALLEST = 64  # dimensions below this are not worth a bucket of their own
-_FEW_CHUNKS = 8  # each takes time, though it be empty
+_SMALLEST = 64  # dimensions below this size are not worth separate buckets
+_FEW_CHUNKS = 8  # kept small, because even an empty chunk takes time
 
 
 def by_kind(prefix: str, sizes: Needs) -> dict[int, int]:
-    """Returns the sizes of dimensions that are named by a prefix and a number.
+    """Returns the sizes of dimensions named by a prefix and a number.
 
     Args:
         prefix: The prefix.
         sizes: The size of each dimension.
 
     Returns:
-        The sizes by their numbers, which ascend.
+        The sizes by number, in ascending order of the numbers.
 
     Example:
         >>> by_kind("arena", {"arena 2": 8, "stream": 64, "arena 0": 16})
@@ -113,10 +113,10 @@ def larger(sizes: Needs, others: Needs) -> Needs:
 
     Args:
         sizes: The size of each dimension.
-        others: The same, perhaps of other dimensions.
+        others: More sizes, possibly of other dimensions.
 
     Returns:
-        The sizes of all of them.
+        The larger size of every dimension that occurs in either.
 
     Example:
         >>> larger({"stream": 64, "steps": 8}, {"steps": 16, "fetch 0": 2})
@@ -126,15 +126,15 @@ def larger(sizes: Needs, others: Needs) -> Needs:
 
 
 def round_instances(count: int) -> int:
-    """Returns for how many instances a program is compiled that has to hold some.
+    """Rounds a number of instances up to the number that a program is compiled for.
 
     Args:
         count: Instances, at least 1.
 
     Returns:
-        A power of two from 8 to 64, above that a multiple of an eighth of one: few
-        numbers, so that minibatches of any size share few programs, among them the
-        usual sizes of minibatches.
+        A power of two from 8 to 64, or a multiple of an eighth of a power of two above
+        64. There are few such numbers, so minibatches of all sizes share few programs,
+        and the usual minibatch sizes are among them.
 
     Example:
         >>> [round_instances(each) for each in (1, 8, 9, 64, 65, 100, 256)]
@@ -146,7 +146,7 @@ def round_instances(count: int) -> int:
 
 
 def _least(name: str, kinds: ArrayKinds | None) -> int:
-    """The least size of a dimension, if not of the instances."""
+    """Minimum size of a dimension other than `INSTANCES`."""
     if name == CHUNKS:
         return _FEW_CHUNKS
     if kinds is None:
@@ -158,7 +158,7 @@ class BucketStore(WithoutLock):
     """The buckets of one model, shared by the threads that plan for it.
 
     Attributes:
-        sizes: How buckets are chosen.
+        sizes: Settings that control how buckets are chosen.
     """
 
     def __init__(self, sizes: Sizes) -> None:
@@ -179,21 +179,23 @@ class BucketStore(WithoutLock):
         widths: Callable[[int], Widths] | None = None,
         kinds: ArrayKinds | None = None,
     ) -> Bucket:
-        """Returns the smallest bucket that holds a minibatch, or makes one.
+        """Returns the smallest bucket that holds a minibatch, creating it if needed.
 
-        Where instances are counted (`INSTANCES`), a new bucket is for as many as
-        `round_instances` gives, and its other dimensions grow by the same factor.
+        Where instances are counted (`INSTANCES`), a new bucket holds as many as
+        `round_instances` returns, and its other dimensions grow by the same factor.
 
         Args:
-            loops: Loops that it uses.
-            needs: Size of each dimension that it needs.
-            least: What a program with given loops needs even if it never iterates.
-            target: The kind of device that will run it.
-            scale: How many times larger the minibatches are that the bucket is for;
-                1 or more.
-            widths: Gives the widths of a type; all of ``sizes`` if None.
-            kinds: The model's array kinds, of which large ones get few rows; None if
-                none is large.
+            loops: Loops that the minibatch uses.
+            needs: Size that the minibatch needs in each dimension.
+            least: Returns the sizes that a program with the given loops needs even if
+                none of them iterates.
+            target: The kind of device that will run the minibatch.
+            scale: Ratio of the size of the minibatches that the bucket is meant for to
+                the size of this one; at least 1.
+            widths: Returns the widths of a type; None if every type has all widths of
+                ``sizes``.
+            kinds: The model's array kinds; pools and arenas with large rows get fewer
+                rows. None if no kind has large rows.
 
         Returns:
             The bucket.
@@ -205,7 +207,7 @@ class BucketStore(WithoutLock):
                 found = found or self._new(
                     loops, needs, least, target, scale, widths, kinds
                 )
-                if found in self._buckets:  # much too large, but a program exists
+                if found in self._buckets:  # much too large, but its program exists
                     return self._buckets[self._buckets.index(found)]
                 self._buckets.append(found)
             return found
@@ -222,7 +224,7 @@ class BucketStore(WithoutLock):
         ]
         if len(fitting) < 2:
             return fitting[0] if fitting else None
-        # First those for minibatches of the size that this one is padded to.
+        # Prefer buckets that hold minibatches of the scaled size.
         scaled = {name: math.ceil(scale * size) for name, size in needs.items()}
         return min(
             fitting,
@@ -235,7 +237,7 @@ class BucketStore(WithoutLock):
     def _with_instances(
         self, loops: set[Loop], needs: Needs, target: Target
     ) -> Bucket | None:
-        """A bucket that lacks nothing but the instances, with as many as are needed."""
+        """A bucket that lacks only instances, resized to as many as are needed."""
         if INSTANCES not in needs:
             return None
         others = {name: size for name, size in needs.items() if name != INSTANCES}
@@ -255,10 +257,10 @@ class BucketStore(WithoutLock):
         widths: Callable[[int], Widths] | None,
         kinds: ArrayKinds | None,
     ) -> Bucket:
-        """A bucket with headroom that also holds what a similar one did before it.
+        """A bucket with headroom that also holds the contents of similar buckets.
 
-        One beside others has loops of all types and slices that these know: each small
-        minibatch uses few of them, and others than the one before.
+        If the target has other buckets, the new one gets loops for all their types and
+        slices: each small minibatch uses few of them, and others than the one before.
         """
         if INSTANCES in needs:
             scale *= round_instances(needs[INSTANCES]) / needs[INSTANCES]
@@ -293,10 +295,10 @@ class BucketStore(WithoutLock):
         target: Target,
         widths_of: Callable[[int], Widths] | None,
     ) -> tuple[Loop, ...]:
-        """Adds what other minibatches of the same kind will use.
+        """Adds loops that other minibatches of the same kind will use.
 
-        A type that ran at some width has smaller remainders elsewhere, and the
-        headroom may bring the next larger width.
+        A type that ran at some width has smaller remainders in other minibatches, and
+        the headroom may require the next larger width.
         """
         everything = self.sizes.on(target).widths
         complete = set()
@@ -314,7 +316,7 @@ class BucketStore(WithoutLock):
         target: Target,
         widths_of: Callable[[int], Widths] | None,
     ) -> tuple[Loop, ...]:
-        """Adds loops of all types and slices that are known, as wide as rows are."""
+        """Adds loops of all known types and slices, as wide as a type's rows allow."""
         everything = self.sizes.on(target).widths
         complete = set(loops)
         for loop in {*loops, *(each for other in known for each in other.loops)}:
@@ -326,7 +328,7 @@ class BucketStore(WithoutLock):
         return order_loops(complete)
 
     def _round(self, size: int, least: int) -> int:
-        """Adds headroom and rounds up to a multiple of a sixteenth of the size."""
+        """Adds headroom; rounds up to a multiple of 1/16 of the next power of two."""
         size = max(least, math.ceil(size * self.sizes.headroom))
         grain = 1 << max(0, size.bit_length() - 4)
         return -(-size // grain) * grain

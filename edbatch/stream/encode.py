@@ -1,13 +1,13 @@
-"""Encoding: a laid out minibatch as the stream of integers that the program reads.
+"""Encodes a laid-out minibatch as the stream of integers that the program reads.
 
 `edbatch.stream.format` defines the records of chunks. Padding rows of a chunk repeat
-its last node: they compute something finite and harmless. In a slice they are whatever
-follows.
+its last node, so they compute finite, harmless values. For operands that are read as a
+slice, padding rows are whatever rows follow.
 
 Consecutive chunks of one `Loop` form a run. Loops have a fixed order; a step is one
-pass over all loops. A run whose loop comes later in the order than the one before it
-joins that step, another opens a new one. The chunks of one batch run in the order of
-their loops.
+pass over all loops. A run joins the current step if its loop comes later in that order
+than the previous run's loop; otherwise it starts a new step. The chunks of one batch
+run in the order of their loops.
 """
 
 from collections.abc import Sequence
@@ -26,12 +26,12 @@ from edbatch.sorting import distinct
 from edbatch.stream.loop import Loop
 from edbatch.stream.stream import Stream
 
-# What a code of a loop holds, from its lowest bits on: the distance from the greatest
-# width, the rank of its sliced slots, and its type; below 2**63 in all.
+# Fields of a loop's code, from the lowest bits up: the greatest width minus the loop's
+# width, the rank of its sliced slots, and its type. A code is below 2**63.
 _WIDTH_BITS, _RANK_BITS, _TYPE_BITS = 31, 12, 20
 _WIDEST, _RANKS = (1 << _WIDTH_BITS) - 1, (1 << _RANK_BITS) - 1
 _TYPE_SHIFT = _WIDTH_BITS + _RANK_BITS
-_MOST = np.iinfo(np.int32).max  # integers of a stream
+_MOST = np.iinfo(np.int32).max  # maximum number of integers in a stream
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class UnpaddedStream:
     Attributes:
         records: Records of all chunks.
         loops: The loops in use, in order.
-        chunk_loop: Position in ``loops`` of each chunk's, in the order of the records.
+        chunk_loop: Position in ``loops`` of each chunk's loop, in record order.
     """
 
     records: np.ndarray  # [I] int32
@@ -50,7 +50,7 @@ class UnpaddedStream:
 
     @property
     def num_steps(self) -> int:
-        """Number of steps; it depends on the order of loops, not on which exist."""
+        """Number of steps, which depends on the order of loops, not on which exist."""
         return int((np.diff(self.chunk_loop) < 0).sum()) + min(1, len(self.chunk_loop))
 
 
@@ -66,14 +66,14 @@ def encode(
         graph: The graph.
         layout: Its layout.
         variants: Sets of operand slots that are read as slices.
-        chunk_variant: Which of them each chunk of the layout has; the first if None.
-            ``[C] int32``.
+        chunk_variant: Index in ``variants`` for each chunk of the layout; the first
+            variant for all if None. ``[C] int32``.
 
     Returns:
-        The stream. Time O(C + E) for C chunks and E slots, padding included.
+        The stream. Takes O(C + E) time for C chunks and E slots, padding included.
 
     Raises:
-        PlanError: The stream would be longer than int32 can count.
+        PlanError: The stream would have more integers than int32 can count.
     """
     if chunk_variant is None:
         chunk_variant = np.zeros(len(layout.chunk_start), np.int32)
@@ -120,7 +120,8 @@ def count_trips(
     Args:
         stream: The encoded schedule.
         loops: The program's loops in their order; a superset of ``stream.loops``.
-        steps: Rows to return, at least ``stream.num_steps``; the rest is zero.
+        steps: Number of rows to return, at least ``stream.num_steps``; extra rows are
+            zero.
 
     Returns:
         ``[steps, P] int32``.
@@ -138,11 +139,11 @@ def pad_stream(
     Args:
         stream: The stream.
         loops: The program's loops in their order; a superset of ``stream.loops``.
-        length: Integers of the bucket, at least as many as of the stream.
-        steps: Steps of the bucket, at least as many as of the stream.
+        length: Integers in the bucket, at least as many as in the stream.
+        steps: Steps in the bucket, at least as many as in the stream.
 
     Returns:
-        The stream, arrays of NumPy.
+        The padded stream, as NumPy arrays.
     """
     records = np.zeros(length, np.int32)
     records[: len(stream.records)] = stream.records
@@ -151,7 +152,7 @@ def pad_stream(
 
 
 def _slot_table(slices: Sequence[tuple[int, ...]]) -> np.ndarray:
-    """Returns which slots each set has: ``[sets, slots] bool``, up to the last one."""
+    """Returns which slots each set has: ``[sets, slots] bool``, up to the last slot."""
     length = max(max(each, default=-1) + 1 for each in slices)
     table = np.zeros((len(slices), length), np.bool_)
     for own, slots in zip(table, slices, strict=True):
@@ -162,7 +163,7 @@ def _slot_table(slices: Sequence[tuple[int, ...]]) -> np.ndarray:
 def _loops_of(
     types: TypeTable, codes: np.ndarray, slices: tuple[tuple[int, ...], ...]
 ) -> tuple[Loop, ...]:
-    """Returns the loops that `_find_loops` found, each made once per table of types."""
+    """Returns the loops of some codes, each created once per type table."""
     known: dict[int, Loop] = types.derived(("loops", slices), dict)
     return tuple([known.get(k) or _add_loop(known, k, slices) for k in codes.tolist()])
 
@@ -176,7 +177,7 @@ def _add_loop(
 
 
 def _places(own: tuple[Loop, ...], loops: tuple[Loop, ...]) -> np.ndarray:
-    """Returns the positions of some loops among others; ``[P] int32``."""
+    """Returns the positions of the loops ``own`` in ``loops``; ``[P] int32``."""
     place = {loop: k for k, loop in enumerate(loops)}
     return np.array([place[loop] for loop in own], np.int32)
 
@@ -187,9 +188,9 @@ class _Chunks(NamedTuple):
     order: np.ndarray  # [N] int32, the nodes in the order in which they run
     batch_start: np.ndarray  # [S + 1] int32, the first position of each batch
     first: np.ndarray  # [C] int32, the first position of each chunk, ascending
-    size: np.ndarray  # [C] int32, nodes in each
-    width: np.ndarray  # [C] int32, rows of each
-    slices: np.ndarray  # [C] int32, the rank of its set of sliced slots
+    size: np.ndarray  # [C] int32, number of nodes in each chunk
+    width: np.ndarray  # [C] int32, number of rows in each chunk
+    slices: np.ndarray  # [C] int32, rank of each chunk's set of sliced slots
 
 
 @kernel
@@ -197,9 +198,9 @@ def _encode(
     chunks, num_operands, num_externals, num_outputs, has_member, sliced, member,
     value_row, nodes,
 ):  # fmt: skip
-    """Returns the codes of loops, the integers of all records, these and their loops.
+    """Returns loop codes, length in integers, records and the loop of each record.
 
-    There are no records if they are more than int32 can count.
+    The records are empty if they have more integers than int32 can count.
     """
     counts = num_operands, num_externals, num_outputs
     codes, chunk_loop, starts, length = _find_loops(
@@ -218,12 +219,12 @@ def _encode(
 def _find_loops(
     chunks, node_type, num_operands, num_externals, num_outputs, has_member, sliced
 ):
-    """Returns the loops in use as ascending codes, and the position of each chunk's.
+    """Returns the codes of loops in use, ascending, and the loop of each chunk.
 
-    A code is a type, the rank of its sliced slots (a row of ``sliced``) and its
-    distance from the greatest width: their order is that of `order_loops`. Also returns
-    where the fields of each loop's records start, as from `field_starts`, and the
-    integers of all records.
+    A code combines a type, the rank of its sliced slots (a row of ``sliced``) and the
+    greatest width minus the loop's width, so codes sort in the order of `order_loops`.
+    Also returns the start of each field in each loop's records, as `field_starts` does,
+    and the number of integers in all records.
     """
     count = len(chunks.first)
     code = np.empty(count, np.int64)
@@ -280,7 +281,7 @@ def _by_loop(chunks, chunk_loop):
 
 @kernel
 def _write(chunks, chunk_loop, starts, has_member, member, value_row, nodes, length):
-    """Writes the records; also returns the loop of each."""
+    """Writes the records; also returns the loop of each record."""
     operand_start, operands = nodes.operand_start, nodes.operands
     external_start, external_rows = nodes.external_start, nodes.external_rows
     value_start, order = nodes.value_start, chunks.order
@@ -304,7 +305,7 @@ def _write(chunks, chunk_loop, starts, has_member, member, value_row, nodes, len
         for slot in range(external_start[node + 1] - external_start[node]):
             for k in range(fields[field + 1] - fields[field]):
                 v = order[first + min(k, size - 1)]
-                # Rows of pools count from 1; a missing one (-1) becomes row 0.
+                # Pool rows count from 1; a missing one (-1) becomes row 0.
                 row = external_rows[external_start[v] + slot] + 1
                 stream[fields[field] + k] = row
             field += 1

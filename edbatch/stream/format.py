@@ -1,20 +1,20 @@
-"""The format of a stream: the record of one chunk, and where each of its fields stands.
+"""The format of a stream: the fields of a chunk's record and their positions.
 
 The record of a chunk of width W has these fields, one after the other, all int32:
 
 * per output slot, the first row of the arena that it writes: one number;
-* the number of nodes in the chunk; its other rows are padding: one number;
-* where types share a loop, the member whose parameters it reads: one number;
+* the number of nodes in the chunk, whose other rows are padding: one number;
+* if types share the loop, the member whose parameters the chunk reads: one number;
 * per external slot, the rows of the pool that it reads: W numbers;
 * per operand slot, the rows of the arena that it reads: W numbers; or the first of W
   consecutive rows, one number, where the chunk's loop reads a slice.
 
-A loop's records all have one format, so the program finds the next record by adding.
-Records stand in the order of execution. A *step* is one pass over the program's loops,
-and ``trips[s, p]`` counts the iterations of loop p in step s.
+All records of a loop have the same format, so the program finds the next record by
+adding the record's length. Records are stored in execution order. A *step* is one pass
+over the program's loops, and ``trips[s, p]`` counts the iterations of loop p in step s.
 
-The writer (`edbatch.stream.encode`), the compiled program and everything on the host
-that takes a stream apart find the fields by `RecordFormat`.
+The writer (`edbatch.stream.encode`), the compiled program and all host code that reads
+a stream locate the fields by `RecordFormat`.
 """
 
 from collections.abc import Sequence
@@ -33,8 +33,8 @@ class Record(NamedTuple):
     Attributes:
         outputs: First output row per output slot, scalars.
         size: Number of nodes, a scalar.
-        member: Whose parameters the chunk reads, a scalar; None where its type has no
-            family.
+        member: Index of the member whose parameters the chunk reads, a scalar; None if
+            its type has no family.
         externals: Rows of pools per external slot, ``[W]`` each.
         operands: Rows of arenas per operand slot, ``[W]`` each; a scalar, the first
             row, where the loop reads a slice.
@@ -47,21 +47,21 @@ class Record(NamedTuple):
     operands: list[Any]
 
 
-_FEW_SLOTS = 16  # whose rows are read once, at first; they may be asked for twice
+_FEW_SLOTS = 16  # up to so many slots are read once, eagerly, since reads may repeat
 
 
 class SlotRows:
-    """The rows of each slot of a record, and those of a padded list as one array.
+    """The rows of each slot of a record; those of a padded list as one array.
 
-    A program that puts the rows of a list together slot by slot takes long to compile:
-    a gradient with a list of 128 operands more than 40 s, in place of 2. So the rows of
-    one slot are read where they are asked for, if there are many.
+    A program that assembles the rows of a list slot by slot takes long to compile: a
+    gradient with a list of 128 operands takes more than 40 s instead of 2. So if there
+    are many slots, the rows of a slot are read only when they are requested.
 
     Args:
         record: The record; ``[length] int32``.
-        starts: First integer of each slot, and the end of the last one.
+        starts: First integer of each slot, then the end of the last one.
         width: Rows of a chunk, W.
-        sliced: Slots of which the record has the first row only.
+        sliced: Slots for which the record has the first row only.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class SlotRows:
         self._ready = [self._read(slot) for slot in range(len(starts) - 1) if few]
 
     def of(self, slot: int) -> Any:
-        """Returns the rows of a slot; ``[W] int32``, a scalar where it is a slice."""
+        """Returns the rows of a slot: ``[W] int32``, or a scalar if it is a slice."""
         return self._ready[slot] if self._ready else self._read(slot)
 
     def _read(self, slot: int) -> Any:
@@ -83,14 +83,14 @@ class SlotRows:
         return self._record[start : start + self._width]
 
     def each(self) -> list[Any]:
-        """Returns the rows of all slots, as `Record` has them."""
+        """Returns the rows of all slots, in the form of the fields of `Record`."""
         return [self.of(slot) for slot in range(len(self._starts) - 1)]
 
     def stacked(self, slots: Sequence[int]) -> Any:
-        """Returns the rows of the slots of a list.
+        """Returns the rows of a list's slots.
 
         Args:
-            slots: Slots at equal distances; they and all between them have W rows.
+            slots: Slots at equal distances; these and all slots between have W rows.
 
         Returns:
             The rows; ``[W, number of slots] int32``.
@@ -103,15 +103,15 @@ class SlotRows:
 
 
 class RecordFormat(NamedTuple):
-    """Places of the fields in a loop's records.
+    """Positions of the fields in a loop's records.
 
     Attributes:
         outputs: Number of output slots.
         externals: Number of external slots.
-        has_member: Whether a record names a member of a family.
+        has_member: Whether a record has the index of a member of a family.
         width: Rows of a chunk, W.
         sliced: Operand slots that are read as slices.
-        starts: First integer of each field, and the length of the record at the end.
+        starts: First integer of each field, then the length of the record.
     """
 
     outputs: int
@@ -123,23 +123,23 @@ class RecordFormat(NamedTuple):
 
     @property
     def length(self) -> int:
-        """The integers of a record."""
+        """Number of integers in a record."""
         return self.starts[-1]
 
     @property
     def least_stream(self) -> int:
-        """The least integers of a stream that a loop with such records reads.
+        """Minimum length in integers of a stream that a loop with such records reads.
 
-        They are more than one record: XLA would compute the cell of what is always the
-        whole stream before the loop, also where the loop has no iterations.
+        It is more than one record: if a record were the whole stream, XLA would compute
+        the cell before the loop, even where the loop has no iterations.
         """
         return self.length + 1
 
     def read(self, record: Any) -> Record:
-        """Takes a record apart.
+        """Splits a record into its fields.
 
         Args:
-            record: The record, an array of NumPy or JAX; ``[length] int32``.
+            record: The record, a NumPy or JAX array; ``[length] int32``.
 
         Returns:
             Its fields.
@@ -168,7 +168,7 @@ class RecordFormat(NamedTuple):
             record: As for `read`.
 
         Returns:
-            Those of external slots, and of operand slots.
+            The rows of external slots and of operand slots.
         """
         start = self.outputs + 1 + self.has_member
         first = start + self.externals
@@ -180,7 +180,7 @@ class RecordFormat(NamedTuple):
         """Writes a record on the host; the inverse of `read`.
 
         Args:
-            fields: Its fields, numbers and arrays of NumPy.
+            fields: The fields, numbers and NumPy arrays.
 
         Returns:
             The record, ``[length] int32``.
@@ -239,14 +239,14 @@ def record_formats(
 
 
 def field_starts(formats: Sequence[RecordFormat]) -> np.ndarray:
-    """Returns where fields start, as a table for compiled host code.
+    """Returns the start of each field, as a table for compiled host code.
 
     Args:
         formats: P formats.
 
     Returns:
-        Per format its `RecordFormat.starts`, the length repeated to the end of the row;
-        ``[P, F + 1] int64`` for F fields in the longest record.
+        For each format its `RecordFormat.starts`, padded to the end of the row by
+        repeating the length; ``[P, F + 1] int64`` for F fields in the longest record.
     """
     most = max((len(each.starts) for each in formats), default=1)
     rows = [
@@ -259,9 +259,9 @@ class Chunks(NamedTuple):
     """The ``C`` chunks of a stream, in the order of execution.
 
     Attributes:
-        step: The step of each; ascending.
-        loop: Position of its loop among the program's.
-        start: Where its record starts; then the end of the last record.
+        step: Step of each chunk; ascending.
+        loop: Position of each chunk's loop in the program's loops.
+        start: Where each chunk's record starts, then the end of the last record.
     """
 
     step: np.ndarray  # [C] int64
@@ -277,7 +277,7 @@ def find_chunks(formats: Sequence[RecordFormat], trips: np.ndarray) -> Chunks:
         trips: Iterations of each loop in each step; ``[S, P] int32``.
 
     Returns:
-        The chunks. Time O(C + S P).
+        The chunks. Takes O(C + S P) time.
     """
     step, loop = np.nonzero(trips)
     counts = trips[step, loop]

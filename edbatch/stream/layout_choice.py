@@ -1,18 +1,19 @@
-"""Types that are worth an aligned layout, decided from a sample.
+"""Decides from a sample which types are worth an aligned layout.
 
 An aligned layout takes longer to plan than the order of the schedule, and saves the
 program from gathering rows one by one. For the nodes of chains it saves more than it
-costs: nearly all their operands become slices. For those of trees it does not: less
-than half of them do, and the loops that read these as slices are loops more to compile
-and to pass.
+costs, because nearly all their operands become slices. For the nodes of trees it does
+not: fewer than half of their operands become slices, and the loops that read them as
+slices are additional loops to compile and to iterate over.
 
-A type is aligned if the rows that its nodes no longer gather take longer than it takes
-to align its nodes, by the numbers of the `Target` (`docs/results-memory.md`). Of a wide
-chunk only the first rows count, since a gather of many rows takes less time for each.
+A type is aligned if gathering the rows that alignment turns into slices takes longer
+than aligning its nodes, by the numbers of the `Target` (`docs/results-memory.md`). Of a
+wide chunk only the first rows count, because a gather of many rows takes less time per
+row.
 
 Gain on 64 instances at hidden 64 (docs/results-memory.md, "Speed"): the forward pass of
-taggers takes 5.7 in place of 6.6 ms, with the plan 7.2 in place of 7.4; and trees keep
-a plan of 0.29 ms where an aligned one takes 0.81.
+taggers takes 5.7 ms instead of 6.6, or 7.2 ms instead of 7.4 including the plan. Trees
+keep a plan that takes 0.29 ms, where an aligned one takes 0.81.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,15 +26,15 @@ from edbatch.stream.slice_variants import Slices, SliceVariants
 from edbatch.stream.type_decisions import TypeDecisions
 from edbatch.target import Target
 
-# Lays out with some types aligned, ``[T] bool``; in the order of the schedule if None.
+# Lays out with the given types aligned, ``[T] bool``; in schedule order if None.
 LayOut = Callable[[np.ndarray | None], Layout]
 
 
 class LayoutChoice(TypeDecisions[bool]):
-    """Types of a model that are aligned; those without a sample are not.
+    """Which types of a model are aligned; types without a sample are not.
 
     Attributes:
-        least_share: As of the `SliceVariants` of the same model.
+        least_share: As for the `SliceVariants` of the same model.
     """
 
     def __init__(self, least_share: float) -> None:
@@ -47,13 +48,13 @@ class LayoutChoice(TypeDecisions[bool]):
         lay_out: LayOut,
         target: Target,
     ) -> Layout:
-        """Lays out a graph; decides about types that it is the first to have.
+        """Lays out a graph; decides about types that occur here for the first time.
 
         Args:
             graph: The graph.
             used: The types of its nodes, each once.
-            lay_out: Lays it out.
-            target: The kind of device that will run it.
+            lay_out: Function that lays the graph out.
+            target: The kind of device that will run the layout.
 
         Returns:
             The layout.
@@ -82,7 +83,7 @@ class LayoutChoice(TypeDecisions[bool]):
     def _sliced_rows(
         self, graph: DataflowGraph, layout: Layout, target: Target
     ) -> np.ndarray:
-        """Returns how many rows nodes of each type read through slices; ``[T]``."""
+        """Returns the number of rows read through slices, by type; ``[T]``."""
         slices = SliceVariants(self.least_share).choose(graph, layout)
         return count_sliced_rows(graph, layout, slices, target.wide_chunk)
 
@@ -95,11 +96,11 @@ def count_sliced_rows(
     Args:
         graph: The graph.
         layout: Its layout.
-        slices: What its chunks read as slices.
-        most: How many rows of a chunk count.
+        slices: The slices that its chunks read.
+        most: Maximum number of rows to count per chunk.
 
     Returns:
-        The rows by type, those of padding aside; ``[T] int64``.
+        The rows by type, padding rows excluded; ``[T] int64``.
     """
     slots = np.array([len(each) for each in slices.variants])[slices.chunk_variant]
     types = graph.node_type[layout.order[layout.chunk_start]]

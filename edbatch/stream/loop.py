@@ -1,17 +1,17 @@
-"""The loops of a program: what one compiled loop body can run."""
+"""The loops of a program; each has one compiled body."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 
 class Loop(NamedTuple):
-    """One loop of a program; one iteration per chunk of its kind.
+    """One loop of a program, which runs one iteration per chunk of its kind.
 
     Attributes:
         type_id: Type of the nodes.
         width: Rows of a chunk.
-        sliced: Operand slots that it reads as one slice of an arena; the others are
-            gathered row by row.
+        sliced: Operand slots that the loop reads as one slice of an arena; it gathers
+            the others row by row.
     """
 
     type_id: int
@@ -20,13 +20,13 @@ class Loop(NamedTuple):
 
 
 def order_loops(loops: Iterable[Loop]) -> tuple[Loop, ...]:
-    """Returns the order of a program's loops: by type, slices, then wide chunks first.
+    """Sorts loops into program order: by type, slices, then wide chunks first.
 
     Args:
         loops: The loops.
 
     Returns:
-        Each of them once.
+        The loops in order, without duplicates.
 
     Example:
         >>> [each.width for each in order_loops([Loop(0, 4), Loop(0, 8), Loop(0, 4)])]

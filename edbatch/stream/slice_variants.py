@@ -1,16 +1,17 @@
 """Slice variants: which operands a program reads as slices.
 
 An operand whose rows are consecutive, in a chunk's own order, is read as one slice of
-an arena and not gathered row by row. A compiled loop does the one or the other, so what
-could be sliced in any combination is cut down to few *slice variants*: sets of operand
-slots. Each type has the variant that gathers everything and at most `_VARIANTS` others,
-those that read most bytes in place in its sample: the first minibatch that has operands
-of the type in place. A chunk takes the best variant that its operands allow. Later
-minibatches add none, so their plans find their loops compiled.
+an arena instead of being gathered row by row. A compiled loop does either, so the
+possible combinations of sliced operands are reduced to a few *slice variants*: sets of
+operand slots. Each type has the variant that gathers everything and at most `_VARIANTS`
+others: those that read the most bytes in place in its sample, which is the first
+minibatch that has operands of the type in place. A chunk takes the best variant that
+its operands allow. Later minibatches add no variants, so the loops that their plans
+need are already compiled.
 
-Gain (`edbatch bench --planner`, docs/results-memory.md): with packing the forward pass
-of taggers takes 0.78 in place of 0.90 times as long as without either, that of
-lattice-lstm 0.90 in place of 0.93; that of trees gains nothing.
+Gain (`edbatch bench --planner`, docs/results-memory.md): the forward pass of taggers
+takes 0.78 times as long with packing and slices as without either, and 0.90 times with
+packing only; that of lattice-lstm 0.90 and 0.93 times; that of trees gains nothing.
 """
 
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ Variant = tuple[int, ...]  # operand slots, ascending
 GATHER: Variant = ()
 
 _VARIANTS = 2
-_MOST_SLOTS = 32  # of a type, so that a set of slots is a number; others are gathered
+_MOST_SLOTS = 32  # per type, so a set of slots fits in an integer; others are gathered
 _ANY_SLOT = (1 << _MOST_SLOTS) - 1
 
 
@@ -39,7 +40,7 @@ class Slices:
 
     Attributes:
         variants: The variants in use.
-        chunk_variant: Position in ``variants`` of each chunk's.
+        chunk_variant: Position in ``variants`` of each chunk's variant.
         bytes: Bytes that nodes read through slices.
         rows: Rows that an arena needs for slices, which are as wide as their chunk, by
             array kind.
@@ -57,19 +58,19 @@ class SliceVariants(TypeDecisions[tuple[Variant, ...]]):
     Once frozen, operands of types without a sample are gathered.
 
     Attributes:
-        least_share: A variant is added if it reads at least this share of the bytes
-            that a minibatch's nodes of the type read, beyond what the known ones do;
-            above 1 for none.
+        least_share: A variant is added if, beyond what the known variants read in
+            place, it reads at least this share of the bytes that a minibatch's nodes of
+            the type read; a value above 1 disables slices.
     """
 
     def __init__(self, least_share: float = 0.25) -> None:
         super().__init__()
         self.least_share = least_share
-        # By type and pattern, once the type's variants are decided.
+        # By key (type and pattern), filled once the type's variants are decided.
         self._chosen: dict[int, Variant] = {}
 
     def known(self) -> dict[int, tuple[Variant, ...]]:
-        """Returns the variants beside gathering, of each type that has some."""
+        """Returns the variants other than `GATHER`, of each type that has any."""
         with self.lock:
             return {k: each for k, each in self._decided.items() if each}
 
@@ -81,7 +82,7 @@ class SliceVariants(TypeDecisions[tuple[Variant, ...]]):
             layout: Its layout.
 
         Returns:
-            The variants in use, and what they ask for.
+            The variants in use, and the bytes and rows of the slices.
         """
         if self.least_share > 1 or not layout.in_place.any():
             return Slices((GATHER,), np.zeros(len(layout.chunk_start), np.int32))
@@ -117,7 +118,7 @@ class SliceVariants(TypeDecisions[tuple[Variant, ...]]):
     def _variants_of(
         self, keys: np.ndarray, weight: np.ndarray, slot_bytes: np.ndarray
     ) -> list[Variant]:
-        """Returns the variant of each pattern; keys ascend, see `_find_patterns`."""
+        """Returns the variant of each pattern; for `keys` see `_find_patterns`."""
         listed = keys.tolist()
         with self.lock:
             found = [self._chosen.get(key) for key in listed]
@@ -140,7 +141,7 @@ class SliceVariants(TypeDecisions[tuple[Variant, ...]]):
     def _cover(
         self, type_id: int, can: np.ndarray, weight: np.ndarray, row_bytes: np.ndarray
     ) -> list[Variant]:
-        """Finds the best variant of each pattern; the type's sample adds those."""
+        """Finds each pattern's best variant; adds variants on a type's first call."""
         with self.lock:
             decided = self._frozen or type_id in self._decided
             known = self._decided.get(type_id, ())
@@ -172,7 +173,7 @@ def _read(can: np.ndarray, variant: Variant, row_bytes: np.ndarray) -> np.ndarra
 def _best(
     can: np.ndarray, known: Sequence[Variant], row_bytes: np.ndarray
 ) -> tuple[list[Variant], np.ndarray]:
-    """The variant that reads most bytes in place for each pattern, and the bytes."""
+    """The variant that reads the most bytes in place, per pattern, and these bytes."""
     best = [GATHER] * len(can)
     most = np.zeros(len(can), np.int64)
     for variant in known:
@@ -185,10 +186,10 @@ def _best(
 
 @kernel
 def _find_patterns(in_place, chunk_size, chunk_start, order, node_type, slot_bytes):
-    """Finds which slots chunks could read as slices.
+    """Finds which slots each chunk could read as slices.
 
-    Returns ascending keys, each a type and, in its lower bits, a set of slots; the
-    position of each chunk's key; and how many nodes have each key.
+    Returns the keys, ascending, each a type and, in its lower bits, a set of slots; the
+    position of each chunk's key; and the number of nodes with each key.
     """
     count, slots = in_place.shape
     slots = min(slots, _MOST_SLOTS)
@@ -211,7 +212,7 @@ def _count_slices(
     masks, chunk_variant, chunk_start, order, chunk_size, chunk_width, value_row, nodes,
     slot_bytes, slot_kind, rows,
 ):  # fmt: skip
-    """Returns rows that arenas need for slices, by kind, and bytes read by them."""
+    """Returns the rows that arenas need for slices, by kind, and the bytes sliced."""
     num_bytes = 0
     for c in range(len(chunk_variant)):
         mask = masks[chunk_variant[c]]

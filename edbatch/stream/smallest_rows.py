@@ -1,22 +1,24 @@
-"""The least rows of pools and arenas: some, so that few programs are compiled.
+"""Minimum rows of pools and arenas, so that few programs are compiled.
 
-But not many bytes, which are written for each minibatch, and kept.
+Pools and arenas with large rows get fewer rows, because the bytes are written for each
+minibatch and stay allocated.
 
-Gain: an input of 15 MB took a pool of 977 MB, whose least rows were 64; it takes 31.
+Gain: an input of 15 MB needed a pool of 977 MB with a minimum of 64 rows; now it takes
+31 MB.
 """
 
 from edbatch.graph.array_kinds import ArrayKinds
 
-_FEW_BYTES = 2**21  # up to which rows that are not needed cost little
+_FEW_BYTES = 2**21  # up to this size, unused rows cost little
 
 
 def smallest_rows(kinds: ArrayKinds, name: str, floor: int) -> int:
-    """Returns the least size of a named dimension.
+    """Returns the minimum size of a named dimension.
 
     Args:
         kinds: The model's array kinds.
-        name: The dimension, such as ``pool 3``, the rows of the pool of a kind.
-        floor: The least size where elements are small.
+        name: The dimension, such as ``pool 3``: the rows of the pool of array kind 3.
+        floor: The minimum size for kinds with small rows.
 
     Returns:
         The floor, or a power of two below it for pools and arenas with large rows.

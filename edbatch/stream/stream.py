@@ -1,4 +1,4 @@
-"""A stream as the program reads it, and streams cut into several."""
+"""A stream as the program reads it; cutting a stream into several."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -10,7 +10,7 @@ from edbatch.stream.format import RecordFormat, find_chunks
 
 
 class Stream(NamedTuple):
-    """A schedule as data, padded to a bucket. A pytree of int32 arrays.
+    """A schedule as data, padded to a bucket: a pytree of int32 arrays.
 
     ``I`` integers, ``S`` steps, ``P`` loops; see `edbatch.stream.format`.
 
@@ -28,16 +28,16 @@ class Stream(NamedTuple):
 def split_stream(
     stream: Stream, formats: Sequence[RecordFormat], at: Sequence[int]
 ) -> list[Stream]:
-    """Cuts a stream into several, which do the same when they run one after another.
+    """Cuts a stream into several that, run one after another, do the same.
 
     Args:
-        stream: The stream; arrays of NumPy.
+        stream: The stream; NumPy arrays.
         formats: Formats of the program's loops.
-        at: How many chunks run before each cut; ascending, from 0 to all.
+        at: Number of chunks before each cut; ascending, from 0 to all.
 
     Returns:
-        One stream more than cuts. All have the sizes of the first, so the program that
-        was compiled for it runs them on its arenas.
+        One stream more than there are cuts. All have the array sizes of the original,
+        so the program that was compiled for it runs them on its arenas.
     """
     chunks = find_chunks(formats, stream.trips[: stream.num_steps])
     cuts = [0, *at, len(chunks.loop)]

@@ -12,7 +12,7 @@ class TypeDecisions(WithoutLock, Generic[Decided]):
     """Decisions by type, shared by the threads that plan for a model.
 
     Without the sample of `edbatch.Batched.fit`, plans depend on which minibatch came
-    first; later ones change nothing about a type.
+    first: later ones do not change what was decided about a type.
     """
 
     def __init__(self) -> None:
@@ -21,11 +21,11 @@ class TypeDecisions(WithoutLock, Generic[Decided]):
         self.lock = threading.Lock()
 
     def freeze(self) -> None:
-        """Decides no more: types that come later get what needs no sample."""
+        """Stops deciding: new types get a default that needs no sample."""
         with self.lock:
             self._frozen = True
 
     def known(self) -> dict[int, Decided]:
-        """Returns what was decided about types by now."""
+        """Returns the decisions made so far, by type."""
         with self.lock:
             return dict(self._decided)

@@ -1,31 +1,33 @@
-"""Widths of a type's chunks, within a budget of compiled loops.
+"""Chooses the widths of a type's chunks, within a budget of compiled loops.
 
-Every width that a type's chunks have is a loop to compile. A finer cut saves rows of
-padding and chunks, and what that is worth depends on how large the batches of the type
-are and on how much work a row is. So widths are added one by one, of all types the one
-that saves most of the predicted cost of a sample, until no width saves `_LEAST_GAIN` of
-it or the budget is used up. Each type has one width at least.
+Every width that a type's chunks have is a loop to compile. A finer cut saves padding
+rows and chunks; how much that is worth depends on the sizes of the type's batches and
+on the work per row. So widths are added one by one: always the width, of any type, that
+saves the most of a sample's predicted cost, until no width saves `_LEAST_GAIN` of that
+cost or the budget is used up. Each type has at least one width.
 
-The sample is that of `edbatch.Batched.fit`, or else, type by type, the first minibatch
-that has it. A sample of few instances counts as itself and as one of `_NOMINAL`
-instances, whose batches are as many times larger: a first try with two instances should
-not decide for all that come later.
+The sample is that of `edbatch.Batched.fit`, or else, for each type, the first minibatch
+that has it. A sample of few instances counts twice: as itself and as one of `_NOMINAL`
+instances, with batches that are larger by the same factor. A first try with two
+instances should not decide for all later minibatches.
 
-The cost of a batch is that of its best cut (`edbatch.memory_planner.sizes`): the work
-of its rows (`edbatch.cell.work`), those of padding and of the overhead of chunks among
-them, and `_CHUNK_WORK` for each chunk, which is what a chunk of a cell without work
-takes. A chunk of a family also reads its member's parameters
-(`edbatch.cell.work.read_work`); where these are large, batches are cut into fewer
-chunks. Families have more widths to choose from, between the others and below them
+The cost of a batch is the cost of its best cut (`edbatch.memory_planner.sizes`): the
+work (`edbatch.cell.work`) of its rows, including padding rows and the overhead of
+chunks, which is counted in rows, plus `_CHUNK_WORK` per chunk, which is the cost of a
+chunk of a cell without work. A chunk of a family also reads its member's parameters
+(`edbatch.cell.work.read_work`); if these are large, batches are cut into fewer chunks.
+Families have more widths to choose from, between the standard ones and below them
 (`Target.member_widths`), so that experts with one input each run as chunks of one row.
-Widths below all others are for types most of whose rows are in such batches: a coarse
-program cuts all chunks of a type into parts of a width that divides theirs.
-Chunks of large rows are no wider than `_MOST_BYTES`: an arena has room for a whole
-chunk, though one row of it be used.
+A width below the standard ones is available only to types most of whose rows are in
+batches that small, because a coarse program cuts all chunks of a type into parts of a
+width that divides all widths of the type. Chunks of large rows are capped at
+`_MOST_BYTES`, because an arena reserves space for a whole chunk even if only one of its
+rows is used.
 
-Gain (`experiments/loop_budget.py`, docs/results.md): tree-lstm has 13 loops in place of
-32, neural-module-network 63 in place of 113, whose gradients are compiled in 7 in place
-of 14 and in 21 in place of 34 s, and run as fast.
+Gain (`experiments/loop_budget.py`, docs/results.md): tree-lstm has 13 loops instead of
+32 and its gradient compiles in 7 s instead of 14; neural-module-network has 63 loops
+instead of 113 and its gradient compiles in 21 s instead of 34. Both run as fast as
+before.
 """
 
 import heapq
@@ -42,12 +44,12 @@ from edbatch.memory_planner.sizes import Sizes, Widths, cut_costs
 from edbatch.schedule.schedule import Schedule
 from edbatch.stream.type_decisions import TypeDecisions
 
-_LEAST_GAIN = 0.002  # of the predicted cost of all types
+_LEAST_GAIN = 0.002  # share of the predicted cost of all types
 _NOMINAL = 64  # instances
-_FIRST = 8  # the width that every type has, or the one above it
-_CHUNK_WORK = 40_000.0  # multiply-adds in 2 µs, of one core of a CPU
-_MOST_BYTES = 2**26  # that a chunk reads and writes, far more than caches hold
-_LARGEST = 4096  # rows; larger batches are chunks of the largest width but for the end
+_FIRST = 8  # minimum for the first width of a type
+_CHUNK_WORK = 40_000.0  # multiply-adds that one CPU core does in 2 µs
+_MOST_BYTES = 2**26  # read and written per chunk; far more than caches hold
+_LARGEST = 4096  # rows; larger batches mostly run as chunks of the largest width
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,12 +57,12 @@ class TypeBatches:
     """The batches of a type in a sample.
 
     Attributes:
-        size: Their different sizes, in rows.
-        count: How often each occurs.
+        size: Distinct batch sizes, in rows.
+        count: Number of batches of each size.
         work: The work of a row, in multiply-adds.
-        read: What a chunk spends on reading its parameters, in multiply-adds.
-        more: Widths to choose from beside those that all types have.
-        most: The largest width to choose, if there is one as small.
+        read: Cost of reading the parameters, in multiply-adds per chunk.
+        more: Widths to choose from in addition to those that all types have.
+        most: Maximum width; if all widths exceed it, the smallest one is used.
     """
 
     size: np.ndarray  # [U] int64
@@ -71,7 +73,7 @@ class TypeBatches:
     most: int = _MOST_BYTES
 
     def cost(self, widths: Widths, overhead: float) -> float:
-        """Predicts what running the batches costs.
+        """Predicts the cost of running the batches.
 
         Args:
             widths: The widths of chunks.
@@ -88,11 +90,11 @@ class TypeBatches:
 class TypeWidths(TypeDecisions[Widths]):
     """The widths of one model's types.
 
-    Once frozen, types without a sample have a narrow and a wide one.
+    Once frozen, types without a sample get a narrow and a wide width.
 
     Attributes:
         sizes: The widths to choose from, and how many loops a model may have.
-        member_widths: Widths that types of families may have beside them.
+        member_widths: Widths that types of families may have in addition.
     """
 
     def __init__(self, sizes: Sizes, member_widths: Widths = ()) -> None:
@@ -110,7 +112,7 @@ class TypeWidths(TypeDecisions[Widths]):
             schedule: Its schedule.
 
         Returns:
-            The widths of all types, by their ids; None where all types have all.
+            The widths of all types, by type id; None if every type has all widths.
         """
         if self.sizes.max_loops is None:
             return None
@@ -128,17 +130,17 @@ class TypeWidths(TypeDecisions[Widths]):
                 )
                 batches = self._find_batches(graph, schedule, new)
                 self._decided |= choose_widths(batches, self.sizes, left)
-            first = self.sizes.widths[:1]  # of types that have no batch here
+            first = self.sizes.widths[:1]  # for types that have no batch here
             return tuple(self._decided.get(t, first) for t in range(graph.num_types))
 
     def overheads(self, graph: DataflowGraph) -> tuple[float, ...] | None:
-        """Returns what one more chunk of each type costs.
+        """Returns the cost of one more chunk of each type.
 
         Args:
             graph: A graph.
 
         Returns:
-            The cost in rows, by the ids of types; None where it is that of `sizes`.
+            The cost in rows, by type id; None if all are `sizes.chunk_overhead`.
         """
         table, least = graph.types, self.sizes.chunk_overhead
 
@@ -163,7 +165,7 @@ class TypeWidths(TypeDecisions[Widths]):
     def _find_batches(
         self, graph: DataflowGraph, schedule: Schedule, types: Sequence[int]
     ) -> dict[int, TypeBatches]:
-        """The batches of some types in a sample."""
+        """Returns the batches of some types in a sample."""
         sizes = np.diff(schedule.batch_start).astype(np.int64)
         scales = sorted({1, max(1, _NOMINAL // graph.num_instances)})
         found = {}
@@ -183,7 +185,7 @@ class TypeWidths(TypeDecisions[Widths]):
         return found
 
     def _more(self, size: np.ndarray, count: np.ndarray) -> Widths:
-        """The widths that a family may have beside the others, by its batches."""
+        """Returns the additional widths that a family may have, by its batches."""
         least = self.sizes.widths[0]
         small = size <= least
         narrow = 2 * (size * count)[small].sum() > (size * count).sum()
@@ -198,7 +200,7 @@ def choose_widths(
     Args:
         batches: The batches of each type.
         sizes: The widths to choose from.
-        budget: How many to choose beyond the first of each type.
+        budget: How many widths to choose beyond the first one of each type.
 
     Returns:
         The widths of each type.
@@ -239,7 +241,7 @@ def choose_widths(
 
 
 def widest(node_type: NodeType, types: TypeTable) -> int:
-    """Returns how wide the chunks of a type may be, by the bytes of its rows.
+    """Returns the maximum width of a type's chunks, by the bytes of its rows.
 
     Args:
         node_type: The type.
@@ -259,17 +261,17 @@ def widest(node_type: NodeType, types: TypeTable) -> int:
 
 
 def _up_to(widths: Widths, most: int) -> Widths:
-    """The widths up to a number of rows; the least one at least."""
+    """Returns the widths up to ``most`` rows, but at least the smallest width."""
     return tuple(each for each in widths if each <= most) or widths[:1]
 
 
 def _first(widths: Widths, most: int) -> int:
-    """The width that a type has first: of what it may have, one of `_FIRST` rows."""
+    """Returns a type's first width: at least `_FIRST` rows if ``most`` allows it."""
     allowed = _up_to(widths, most)
     return next((each for each in allowed if each >= _FIRST), allowed[-1])
 
 
 def _chunk_overhead(node_type: NodeType, types: TypeTable, least: float) -> float:
-    """Cost of one more chunk of a type, in rows."""
+    """Returns the cost of one more chunk of a type, in rows."""
     read = read_work(node_type, types)
     return least + read / max(1.0, row_work(node_type, types)) if read else least

@@ -1,9 +1,10 @@
-"""The sizes of programs that run waves: one for each model, which only grows.
+"""Sizes of the programs that run waves: one bucket per model, which only grows.
 
-A wave holds what all waiting instances have recorded since the last one, so waves are
-small, many, and each of another size. They share one program: its sizes are powers of
-two that hold every wave so far twice over, and it has loops for all types met so far.
-A wave that does not fit makes it grow, which compiles; steady waves never do.
+A wave holds everything that the waiting instances have recorded since the previous
+wave, so waves are small and many, and each has a different size. They share a program:
+its sizes are powers of two that hold every wave so far twice over, and it has loops for
+all types met so far. A wave that does not fit makes the program grow, which requires a
+compilation; steady waves never do.
 
 The pools of external inputs are the exception. Padding is copied to the device in each
 wave, so a pool with large rows has a few sizes to choose from.
@@ -26,12 +27,12 @@ from edbatch.target import Target
 from edbatch.without_lock import WithoutLock
 
 _SMALLEST = {"stream": 1024, "steps": 16, "arena": 256, "pool": 64, "fetch": 16}
-_SMALL_POOL = 2**17  # bytes up to which padding of a pool costs nothing
-_POOL_GROWTH = 8  # from one size of a large pool to the next
+_SMALL_POOL = 2**17  # bytes; padding a pool up to this size costs nothing
+_POOL_GROWTH = 8  # ratio of consecutive sizes of a large pool
 
 
 class WaveSizes(WithoutLock):
-    """The sizes of a model's programs for waves, shared by the threads that run them.
+    """Sizes of a model's wave programs, shared by the threads that run them.
 
     Args:
         types: The model's types, as they run.
@@ -56,17 +57,18 @@ class WaveSizes(WithoutLock):
         *,
         takes: bool = True,
     ) -> Bucket:
-        """Makes the sizes hold a wave, or plans them.
+        """Grows the sizes to hold a wave, or only plans the growth.
 
         Args:
-            batches: The largest batch of each type that the wave has, in rows.
-            needs: Size of each dimension that it needs.
-            runs: The types that may run; others are of a family by now.
-            least: Sizes that the caller has, which are not to shrink.
-            takes: Whether to take them; else they are as they were, until `adopt`.
+            batches: The largest batch of each type in the wave, in rows.
+            needs: Size that the wave needs in each dimension.
+            runs: Types that may still run; the others have joined a family.
+            least: Sizes that the caller already has; the result is at least as large.
+            takes: Whether to adopt the result; if False, the sizes stay as they are
+                until `adopt`.
 
         Returns:
-            The sizes; the same as before if they hold it.
+            The sizes; the present ones if they hold the wave.
         """
         with self.lock:
             found = self._plan(batches, needs, runs, least)
@@ -75,14 +77,14 @@ class WaveSizes(WithoutLock):
             return found
 
     def have(self, types: Collection[int], needs: Needs) -> bool:
-        """Tells whether a program with loops for some types has run, and is large.
+        """Tells whether the present program has run, with these types and sizes.
 
         Args:
             types: The types, as they run.
-            needs: Size of each dimension that it is to have.
+            needs: Minimum size of each dimension.
 
         Returns:
-            Whether there is one.
+            Whether it has run, has loops for all these types, and is large enough.
         """
         with self.lock:
             known = {loop.type_id for loop in self.bucket.loops}
@@ -91,19 +93,19 @@ class WaveSizes(WithoutLock):
             return is_proven and is_large and known.issuperset(types)
 
     def are(self, bucket: Bucket) -> bool:
-        """Tells whether these are still the sizes."""
+        """Tells whether a bucket is still the present one."""
         with self.lock:
             return self.bucket is bucket
 
     def adopt(self, bucket: Bucket, instead_of: Bucket) -> bool:
-        """Takes sizes that were planned, unless others have come meanwhile.
+        """Adopts planned sizes, unless the sizes have changed in the meantime.
 
         Args:
-            bucket: The sizes.
-            instead_of: Those that there were when these were planned.
+            bucket: The planned sizes.
+            instead_of: The sizes that were present when ``bucket`` was planned.
 
         Returns:
-            Whether they are taken.
+            Whether ``bucket`` holds the present sizes now.
         """
         with self.lock:
             if self.bucket is instead_of:
@@ -117,7 +119,10 @@ class WaveSizes(WithoutLock):
         runs: Collection[int],
         least: Needs,
     ) -> Bucket:
-        """Returns sizes that hold a wave, the present ones if they do; locked."""
+        """Returns sizes that hold a wave: the present ones if possible.
+
+        The caller holds the lock.
+        """
         own, widths = self.bucket.sizes, _widths_of(self.bucket)
         new = {t: rows for t, rows in batches.items() if t not in widths}
         if not new and self.bucket.holds(set(), larger(needs, least)):
@@ -136,42 +141,42 @@ class WaveSizes(WithoutLock):
         return Bucket(loops, sizes, self.bucket.target)
 
     def have_run(self, bucket: Bucket) -> None:
-        """Notes that a program of some sizes has run, so that these may be kept.
+        """Records that a program of some sizes has run, so that they may be kept.
 
         Args:
             bucket: The sizes.
         """
         with self.lock:
-            if self.bucket is not bucket:  # others have changed them since
+            if self.bucket is not bucket:  # another thread has changed them since
                 if not _holds(bucket, self._proven):
                     return
-                if self.bucket is self._proven:  # after one that could not run
+                if self.bucket is self._proven:  # reset after a program that failed
                     self.bucket = bucket
             self._proven = bucket
 
     def go_back(self, bucket: Bucket) -> None:
-        """Takes the sizes of the last program that has run, after one that cannot.
+        """Restores the sizes of the last program that ran, after one that cannot run.
 
-        Else a cell that cannot be compiled would be in all programs to come, also of
-        instances that do not call it.
+        Otherwise a cell that cannot be compiled would be in all later programs, even
+        those of instances that do not call it.
 
         Args:
-            bucket: The sizes of the one that cannot.
+            bucket: The sizes of the program that cannot run.
         """
         with self.lock:
-            if self.bucket is bucket:  # else another thread has grown them since
+            if self.bucket is bucket:  # otherwise another thread has grown them since
                 self.bucket = self._proven
 
     def pool_rows(self, kind: int, needed: int, most: int) -> int:
-        """Returns how many rows a pool has in a wave.
+        """Returns the number of rows of a pool in a wave.
 
         Args:
-            kind: Its array kind.
-            needed: Rows that it needs.
-            most: Rows that it has in the program that runs the wave.
+            kind: The pool's array kind.
+            needed: Rows that the wave needs.
+            most: Rows of the pool in the program that runs the wave.
 
         Returns:
-            Rows, of few different numbers.
+            Rows, one of a few different numbers.
         """
         row_bytes = self._types.kinds.row_bytes(kind)
         rows = self._least(f"pool {kind}")
@@ -187,7 +192,7 @@ class WaveSizes(WithoutLock):
             most: As for `pool_rows`.
 
         Returns:
-            What `pool_rows` may return, ascending.
+            All possible results of `pool_rows`, ascending.
         """
         found = [self.pool_rows(kind, 1, most)]
         while found[-1] < most:
@@ -195,11 +200,11 @@ class WaveSizes(WithoutLock):
         return found
 
     def result_rows(self, name: Hashable, needed: int) -> int:
-        """Returns how many rows a part of a result has, which only grows.
+        """Returns the number of rows of a part of a result, which only grows.
 
         Args:
-            name: Which part, such as a list of a certain structure.
-            needed: Rows that it needs.
+            name: Identifies the part, such as a list of a certain structure.
+            needed: Rows that the part needs.
 
         Returns:
             A power of two.
@@ -227,7 +232,7 @@ class WaveSizes(WithoutLock):
         return choose_widths(found, self._sizes, left)
 
     def _hold_loops(self, loops: tuple[Loop, ...], sizes: Needs) -> None:
-        """Loops read a record and write full chunks even if they never run."""
+        """Grows sizes to what loops read and write even if they never iterate."""
         for loop in loops:
             node_type = self._types.types[loop.type_id]
             least = {"stream": record_format(node_type, loop).least_stream}
@@ -247,7 +252,7 @@ class WaveSizes(WithoutLock):
 
 
 def power_of_two(size: int) -> int:
-    """Returns the least power of two that is at least a size."""
+    """Returns the smallest power of two that is at least ``size``."""
     return 1 << max(0, size - 1).bit_length()
 
 
@@ -260,6 +265,6 @@ def _widths_of(bucket: Bucket) -> dict[int, Widths]:
 
 
 def _holds(bucket: Bucket, other: Bucket) -> bool:
-    """Whether sizes are as large as others, with all of their loops."""
+    """Whether ``bucket`` is at least as large as ``other`` and has all its loops."""
     is_large = all(bucket.sizes.get(name, -1) >= n for name, n in other.sizes.items())
     return is_large and {*bucket.loops} >= {*other.loops}
