@@ -1,4 +1,4 @@
-"""Compilation: which program runs, when it is compiled, and what that took.
+"""Compilation: which program runs, when it is compiled, and how long that took.
 
 A coarse program gives the first gradient of a tree-LSTM after 0.9 s, where the fine one
 takes 10 to compile (`experiments/first_gradient.py`, docs/results.md).

@@ -1,11 +1,11 @@
-"""The persistent cache of compiled programs, JAX's own, in the user's cache folder.
+"""JAX's persistent cache of compiled programs, in the user's cache folder.
 
-JAX finds a program by its StableHLO, the options of the compiler, the device and its
-own version, and reads it in place of compiling it. An entry that cannot be read or
-written costs a warning, and the program is compiled.
+JAX looks a program up by its StableHLO, the compiler options, the device and JAX's
+version, and reads it instead of compiling it. An entry that cannot be read or written
+causes a warning, and the program is compiled.
 
 Gain (`experiments/first_gradient.py --cache FOLDER`, docs/results.md): a second process
-has its first gradient after 0.55 in place of 0.91 s for tree-lstm, 2.0 in place of 4.6
+has its first gradient after 0.55 s instead of 0.91 for tree-lstm, 2.0 instead of 4.6
 for a network of 17 types, and the fine program 1.2 and 2.2 s later.
 """
 
@@ -38,20 +38,20 @@ from edbatch.errors import EdbatchError
 from edbatch.stored_programs.folder import FOLDER, FOLDER_OPTION, is_lowered
 
 FOLDER_VARIABLE = "EDBATCH_CACHE_DIR"
-OFF = "off"  # its value for no cache
+OFF = "off"  # value of the variable for no cache
 
 MAX_BYTES = 2 * 2**30
 _ADDRESS = re.compile(r"[A-Za-z][\w+.-]+:/")  # "gs://bucket" is "gs:/bucket" as a path
 
 
 def default_cache_folder() -> Path | None:
-    """Returns the folder of compiled programs where none is named.
+    """Returns the default folder of compiled programs.
 
     Returns:
-        That of the environment variable ``EDBATCH_CACHE_DIR``, else ``edbatch`` in the
-        user's cache folder: ``$XDG_CACHE_HOME`` or ``~/.cache``, on macOS
-        ``~/Library/Caches``, on Windows ``%LOCALAPPDATA%``. None if the variable is
-        ``off``, or the user has no home.
+        The folder in the environment variable ``EDBATCH_CACHE_DIR``; if it is not set,
+        ``edbatch/programs`` in the user's cache folder: ``$XDG_CACHE_HOME`` or
+        ``~/.cache``, on macOS ``~/Library/Caches``, on Windows ``%LOCALAPPDATA%``. None
+        if the variable is ``off``, or the user has no home.
 
     Example:
         >>> import os
@@ -82,25 +82,27 @@ def use_compilation_cache(
 ) -> Path | None:
     """Keeps compiled programs in a folder, for later processes.
 
-    It sets options of JAX for the whole process, so it also holds for functions that
-    are not edbatch's: ``jax_compilation_cache_dir``, and no program is too quick to
-    compile to be kept. The commands call it; a library or script does so itself.
+    It sets options of JAX for the whole process, so it also applies to functions
+    outside of edbatch: ``jax_compilation_cache_dir``, and thresholds so that JAX keeps
+    programs however quickly they compile. edbatch's commands call it; libraries and
+    scripts have to call it themselves.
 
-    Whoever can write to the folder can make this process run their code, so it is to be
-    the user's own.
+    Anyone who can write to the folder can run code in this process, so the folder must
+    belong to the user.
 
     Args:
-        folder: The folder, which is made; by default that of the environment variable
-            ``EDBATCH_CACHE_DIR``, or ``edbatch`` in the user's cache folder.
-        max_bytes: What the programs in it may take; those that were not used for
-            longest are removed, now and in later calls.
+        folder: The folder, which is created; by default that of the environment
+            variable ``EDBATCH_CACHE_DIR``, or ``edbatch/programs`` in the user's cache
+            folder.
+        max_bytes: Most bytes that the programs in it may take; the least recently used
+            are removed, now and in later calls.
 
     Returns:
-        Its path; None if there is no cache, because the variable is ``off`` or the
-        folder cannot be written, of which a warning tells.
+        Its path; None if there is no cache: the variable is ``off``, the user has no
+        home, or the folder cannot be written, which causes a warning.
 
     Raises:
-        EdbatchError: `folder` is no path, or `max_bytes` no number of bytes.
+        EdbatchError: `folder` is not a path, or `max_bytes` not a number of bytes.
 
     Example:
         >>> import edbatch as eb
@@ -124,14 +126,14 @@ def use_compilation_cache(
 
 
 def open_cache(folder: Path, max_bytes: int = MAX_BYTES) -> str | None:
-    """As `use_compilation_cache`, of a folder that is checked.
+    """Like `use_compilation_cache`, for arguments that were checked.
 
     Args:
         folder: The folder.
-        max_bytes: What the programs in it may take.
+        max_bytes: Most bytes that the programs in it may take.
 
     Returns:
-        Why the folder cannot be used, as a sentence; None if it can, and is.
+        A sentence that says why the folder cannot be used; None if it is now in use.
 
     Example:
         >>> import tempfile
@@ -153,11 +155,11 @@ def open_cache(folder: Path, max_bytes: int = MAX_BYTES) -> str | None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     if not has_device_plugin():
-        # The path of caches of GPUs' kernels, an option of the compiler, is in each
-        # key of JAX 0.10, not of 0.12: no program would be found in a moved folder.
+        # Keys of JAX 0.10, not of 0.12, contain the path of the GPU kernel caches, a
+        # compiler option: no program would be found in a moved folder.
         jax.config.update(KERNEL_CACHES_OPTION, "none")
     if before != str(folder):
-        compilation_cache.reset_cache()  # JAX opens a folder once
+        compilation_cache.reset_cache()  # JAX opens the folder only once
     _warn_once_of_bad_entries()
     return None
 
@@ -168,9 +170,10 @@ class CacheContents:
 
     Attributes:
         folder: The folder.
-        programs: How many compiled programs.
-        files: How many files: these, lowered programs, and JAX's notes of their use.
-        size_bytes: What all files take.
+        programs: Number of compiled programs.
+        files: Number of files: compiled and lowered programs, edbatch's notes about
+            compiled programs, and JAX's notes of their last use.
+        size_bytes: Total size of the files.
 
     Example:
         >>> from pathlib import Path
@@ -185,7 +188,7 @@ class CacheContents:
 
 
 def cache_contents(folder: Path) -> CacheContents:
-    """Counts what a folder of compiled programs holds.
+    """Counts the programs and files in a folder of compiled programs.
 
     Args:
         folder: The folder; it need not exist.
@@ -204,9 +207,9 @@ def cache_contents(folder: Path) -> CacheContents:
 
 
 def clear_compilation_cache(folder: Path) -> CacheContents:
-    """Removes the programs of a folder, and nothing else that is in it.
+    """Removes the programs in a folder, and no other files.
 
-    Files are known by their whole names, which hold a hash; links are left.
+    Files are recognized by their complete names, which contain a hash. Links are kept.
 
     Args:
         folder: The folder; it need not exist.
@@ -241,7 +244,7 @@ def clear_compilation_cache(folder: Path) -> CacheContents:
     return _counted(folder, removed)
 
 
-_Entry = tuple[float, int, Path]  # when a file was last used, its bytes, and its path
+_Entry = tuple[float, int, Path]  # time of a file's last use, its bytes, and its path
 
 
 def _counted(folder: Path, entries: list[_Entry]) -> CacheContents:
@@ -251,9 +254,9 @@ def _counted(folder: Path, entries: list[_Entry]) -> CacheContents:
 
 
 def _entries(folder: Path) -> list[_Entry]:
-    """Returns the files that JAX and edbatch write, by the time of their last use.
+    """Returns the files that JAX and edbatch write, least recently used first.
 
-    Notes of the last use come last: JAX reads that of each program that there is.
+    JAX's notes of the last use come last: JAX reads the note of each program it finds.
     """
     found = []
     for name in _names(folder):
@@ -264,7 +267,7 @@ def _entries(folder: Path) -> list[_Entry]:
             status = (folder / name).lstat()
         except OSError:  # another process removed it
             continue
-        if not stat.S_ISREG(status.st_mode):  # a folder or a link is somebody's own
+        if not stat.S_ISREG(status.st_mode):  # folders and links belong to the user
             continue
         used = max(status.st_atime, status.st_mtime)
         found.append((math.inf if is_note else used, status.st_size, folder / name))
@@ -294,7 +297,7 @@ def _remove_oldest(folder: Path, max_bytes: int) -> None:
 
 
 def _write_problem(folder: Path) -> str | None:
-    """Says why a folder cannot be written; None if it can, and then it exists."""
+    """Returns why a folder cannot be written; None if it can. Creates the folder."""
     if _ADDRESS.match(str(folder)):
         return "it is an address, and only a folder of this machine is looked after"
     if (link := broken_link(folder)) is not None:
@@ -308,8 +311,8 @@ def _write_problem(folder: Path) -> str | None:
 
 
 def broken_link(folder: Path) -> Path | None:
-    """Returns the link on a folder's path that leads nowhere, or to itself."""
-    # Of `os.path`: these take what may not be looked into for no link.
+    """Returns a broken or circular link on a folder's path; None if there is none."""
+    # Of `os.path`: these return False, and raise nothing, where access is denied.
     is_link, leads = os.path.islink, os.path.exists
     on_the_way = (folder, *folder.parents)
     return next(
@@ -318,17 +321,17 @@ def broken_link(folder: Path) -> Path | None:
 
 
 class _BadEntries:
-    """A filter of warnings: one of edbatch's in place of all of JAX's.
+    """Warning filter that replaces all of JAX's cache warnings by one of edbatch's.
 
-    JAX never writes an entry that exists, so one that cannot be read is removed: the
-    program that is compiled then takes its place.
+    JAX never overwrites an entry, so an unreadable entry is removed: the program that
+    is then compiled takes its place.
     """
 
     def __init__(self) -> None:
         self._warned = False
 
     def match(self, text: str) -> bool:
-        """Tells whether a warning is of an entry, and warns of the first one."""
+        """Returns whether a warning is about an entry; warns about the first one."""
         if not text.startswith(_JAX_WARNINGS):
             return False
         if text.startswith(_READING):

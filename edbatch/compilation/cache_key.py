@@ -1,8 +1,7 @@
-"""The key under which JAX keeps a compiled program, read from JAX's own frames.
+"""Reads the key of a program in JAX's persistent cache from JAX's stack frames.
 
-JAX hands it to nobody. Where its functions change, there is none, and what asks for it
-does without. It is a hash of the program, the options of the compiler, the device and
-versions.
+The key is a hash of the program, the compiler options, the device and versions. JAX
+does not expose it. If JAX's functions change, no key is found, and callers do without.
 """
 
 import pkgutil
@@ -17,24 +16,24 @@ import jax
 from edbatch.stored_programs.folder import FOLDER_OPTION
 
 _SUFFIX = "-cache"  # of the files of compiled programs
-# JAX names a file by the module and the hash of the key; with a bound of its own for
-# the folder, another beside it says when the program was last used.
+# JAX names a file after the module and the hash of the key. If JAX limits the size of
+# the folder, a second file gives the time when the program was last used.
 _PROGRAM = re.compile(rf".+-[0-9a-f]{{64}}{_SUFFIX}", re.DOTALL)
 _LAST_USE = re.compile(r".+-[0-9a-f]{64}-atime", re.DOTALL)
 KERNEL_CACHES_OPTION = "jax_persistent_cache_enable_xla_caches"
 _PLUGINS = "jax_plugins"  # a namespace of modules, and a group of entry points
 
-_CALLERS = 4  # between whom JAX tells of an entry and whoever tells, and some more
+_CALLERS = 4  # frames searched for the key; a few more than needed
 
 
 def cache_key_at(frame: FrameType | None) -> str | None:
-    """Returns the key of the entry that a caller is about.
+    """Returns the key of the cache entry that JAX is handling.
 
     Args:
-        frame: The frame of whom JAX tells: a listener, a filter of warnings.
+        frame: Frame to start at: the caller of an event listener or a warning filter.
 
     Returns:
-        The key; None if no caller has one.
+        The key; None if none of the frames has one.
     """
     for _ in range(_CALLERS):
         if frame is None:
@@ -52,12 +51,12 @@ def entry_of(key: str) -> Path | None:
 
 
 def is_program(name: str) -> bool:
-    """Tells whether a file of this name is a compiled program of JAX's cache."""
+    """Returns whether a file of this name is a compiled program of JAX's cache."""
     return _PROGRAM.fullmatch(name) is not None
 
 
 def is_last_use(name: str) -> bool:
-    """Tells whether a file of this name says when JAX last used a program."""
+    """Returns whether a file of this name says when JAX last used a program."""
     return _LAST_USE.fullmatch(name) is not None
 
 
@@ -67,13 +66,13 @@ def last_use_of(entry: Path) -> Path:
 
 
 def path_in_keys() -> str:
-    """Returns what keys may hold of the path of the cache.
+    """Returns the path of the cache if keys may depend on it.
 
-    With XLA's caches of kernels, keys of JAX 0.10 are of the folder in which they were
-    made, and its programs are found in no other.
+    If XLA's kernel caches are on, keys of JAX 0.10 depend on the folder, so its
+    programs are not found in any other folder.
 
     Returns:
-        The path; nothing where keys hold none of it in any version.
+        The path; empty if keys do not depend on it in any version of JAX.
     """
     folder = getattr(jax.config, FOLDER_OPTION) or ""
     caches = getattr(jax.config, KERNEL_CACHES_OPTION) or "none"
@@ -81,7 +80,7 @@ def path_in_keys() -> str:
 
 
 def has_device_plugin() -> bool:
-    """Tells whether JAX may find devices other than CPUs, and starts none of them."""
+    """Returns whether JAX may find devices other than CPUs, without starting any."""
     if (spec := find_spec(_PLUGINS)) is not None:
         for _ in pkgutil.iter_modules(spec.submodule_search_locations):
             return True

@@ -1,9 +1,10 @@
-"""What a user's function was first traced to, to see whether it is still the same.
+"""First trace of a user's function, to detect that a later trace differs.
 
-A function may read variables beside its arguments: globals, closures, attributes.
+A function may read variables besides its arguments: globals, closures, attributes.
 `jax.jit` keeps the values of the first call for a signature. Here the coarse program
-does, and the fine one is traced later, when a variable may have another value. Then the
-program must not be swapped in: results would change at a moment that nobody chose.
+keeps them, and the fine one is traced later, when a variable may have another value. In
+that case the fine program must not be swapped in: results would change at an arbitrary
+moment.
 """
 
 from typing import Any
@@ -16,7 +17,7 @@ class FirstTrace:
     """The trace that a coarse program was compiled from.
 
     Args:
-        traced: As ``jax.jit(function).trace`` returns it.
+        traced: The trace, as returned by ``jax.jit(function).trace``.
     """
 
     def __init__(self, traced: Any) -> None:
@@ -30,14 +31,14 @@ class FirstTrace:
             again: The trace of the same function with the same arguments.
 
         Raises:
-            CompilationError: It is of other operations or constants.
+            CompilationError: Its operations or constants differ.
         """
         self.check_constants()
         if not same_operations(self._body, body_of(again.jaxpr)):
             raise _changed()
 
     def check_constants(self) -> None:
-        """Checks that arrays of NumPy among the constants are as they were.
+        """Checks that NumPy arrays among the constants are unchanged.
 
         Raises:
             CompilationError: One was changed in place.

@@ -1,7 +1,7 @@
 """Compiles the programs of a function of plans; `TieredFunction` says which and when.
 
-The programs of a user's function, which may read variables beside its arguments, are
-those of the variables of its first call: see `first_trace`.
+A user's function may read variables besides its arguments. All programs of a signature
+use the values of the first call: see `first_trace`.
 """
 
 import functools
@@ -31,7 +31,7 @@ from edbatch.compilation.worker import WORKER
 from edbatch.errors import CompilationError
 from edbatch.stored_programs.stored_program import NotStoredError, only_stored
 
-# What functions call is traced once for all of them, under each settings of JAX.
+# Trace numbers by JAX settings: all functions share the traces of what they call.
 _NUMBERS: dict[tuple[Any, ...], int] = {}
 _LOCK = threading.Lock()
 
@@ -50,8 +50,8 @@ class FunctionCompiler:
         function: The function.
         options: Options of `jax.jit`.
         name: The function's name in reports.
-        reads_variables: Whether the function is a user's, which may read variables
-            that change; the fine program is compiled only if they have not.
+        reads_variables: Whether the function is user code, which may read variables
+            that change; the fine program is compiled only if they have not changed.
     """
 
     def __init__(
@@ -70,19 +70,19 @@ class FunctionCompiler:
         self._jitted: dict[tuple[Any, ...], Any] = {}
 
     def inlined(self) -> Any:
-        """Returns the function of `jax.jit` for traces, without options of XLA."""
+        """Returns the jitted function for enclosing traces, without XLA options."""
         return self._under_settings({})
 
     def fine(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Returns the function of `jax.jit` for the fine program of a signature."""
+        """Returns the jitted function for the fine program of a signature."""
         options = compiler_options((args, kwargs))
         if self._reads_variables:
             return self._jit(run_afresh(self._function), options)
         return self._under_settings(options)
 
     def _under_settings(self, options: dict[str, Any]) -> Any:
-        """The function of `jax.jit` of some options for the settings of this moment."""
-        # Of one function `jax.jit` keeps a trace under some other settings, too.
+        """Returns the jitted function for XLA options and the current JAX settings."""
+        # `jax.jit` would reuse a trace of the same function under some other settings.
         settings = trace_settings()
         key = settings, *options.items()
         if key not in self._jitted:
@@ -95,7 +95,7 @@ class FunctionCompiler:
         return self._jitted[key]
 
     def coarse(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Returns a function of `jax.jit` for the coarse program of a signature."""
+        """Returns a jitted function for the coarse program of a signature."""
         run = run_afresh if self._reads_variables else run_in_tier
         options = compiler_options(in_tier((args, kwargs), "coarse"))
         return self._jit(run(self._function, "coarse"), options)
@@ -113,19 +113,20 @@ class FunctionCompiler:
         """Compiles a program.
 
         Args:
-            programs: Those of the signature, which are left as they are.
+            programs: Programs of the signature; not modified.
             tier: The tier of the program.
-            args: Arguments of the signature, abstract or not, static ones among them.
-            kwargs: Those by keyword.
-            background: Whether nobody waits for it.
-            remembers: Whether a later trace is to be compared with this one.
+            args: Positional arguments of the signature, abstract or concrete, including
+                static ones.
+            kwargs: Keyword arguments, likewise.
+            background: Whether no call waits for the program.
+            remembers: Whether to keep the trace for comparison with a later one.
 
         Returns:
-            The function of `jax.jit` that has it, the record, and what was traced if it
-            may be another thing later.
+            The jitted function that holds the program, the record, and the first trace;
+            None for the trace if no later one is compared with it.
 
         Raises:
-            Exception: What tracing the function raised.
+            Exception: Raised while tracing the function.
         """
         jitted = (self.fine if tier == "fine" else self.coarse)(args, kwargs)
         found = None
@@ -151,16 +152,17 @@ class FunctionCompiler:
         """Compiles the fine program while calls may run, or compile, the coarse one.
 
         Args:
-            programs: Those of the signature, which are left as they are.
-            args: Arguments of the signature, abstract or not, static ones among them.
-            kwargs: Those by keyword.
-            background: Whether nobody waits for it.
+            programs: Programs of the signature; not modified.
+            args: Positional arguments of the signature, abstract or concrete, including
+                static ones.
+            kwargs: Keyword arguments, likewise.
+            background: Whether no call waits for the program.
 
         Returns:
-            The function of `jax.jit` that has it.
+            The jitted function that holds the program.
 
         Raises:
-            Exception: What tracing the function raised.
+            Exception: Raised while tracing the function.
             CompilationError: The function reads a variable that has changed.
         """
         first = programs.first_trace
@@ -176,15 +178,16 @@ class FunctionCompiler:
                 jitted,
                 args,
                 kwargs,
-                # By coarse traces: a fine one differs in any case.
+                # Compare coarse traces: a fine trace always differs from a coarse one.
                 lambda _: self._check_same(first, "coarse", args, kwargs),
                 background=background,
             )
         try:
             if first is not None:
-                first.check_constants()  # which are read after the check
+                first.check_constants()  # lowering read them after the first check
             elif own is not None and programs.first_trace is not None:
-                # A call came meanwhile: both read what is there now.
+                # A call compiled the coarse program meanwhile: both programs must match
+                # the current values of the variables.
                 self._check_same(programs.first_trace, "coarse", args, kwargs)
                 self._check_same(own, "fine", args, kwargs)
         except CompilationError as error:
@@ -198,12 +201,13 @@ class FunctionCompiler:
         """Looks for a fine program that an earlier process compiled.
 
         Args:
-            programs: Those of the signature, which are left as they are.
-            args: Arguments of the signature, abstract or not, static ones among them.
-            kwargs: Those by keyword.
+            programs: Programs of the signature; not modified.
+            args: Positional arguments of the signature, abstract or concrete, including
+                static ones.
+            kwargs: Keyword arguments, likewise.
 
         Returns:
-            The function of `jax.jit` that has it; None if there is none.
+            The jitted function that holds the program; None if there is none.
         """
         note = note_name(self._name, programs.text)
         if note is None or not is_noted(note):
@@ -259,7 +263,7 @@ class FunctionCompiler:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        """Checks that the function is traced to what it was traced to before."""
+        """Checks that the function still traces to the same operations."""
         again = self._jit(run_afresh(self._function, tier), {})
         first.check(again.trace(*args, **kwargs))
 

@@ -1,7 +1,7 @@
-"""Tells that Numba compiles loops of the host, which takes long once per installation.
+"""Reports that Numba compiles host loops, which takes long once per installation.
 
-Numba keeps what it compiled beside the sources, or in the folder that the environment
-variable ``NUMBA_CACHE_DIR`` names; later processes read it there.
+Numba caches compiled code next to the sources, or in the folder that the environment
+variable ``NUMBA_CACHE_DIR`` names; later processes read it from there.
 """
 
 import logging
@@ -12,7 +12,7 @@ import numba.core.event as numba_event
 
 from edbatch.compilation.progress import progress_line
 
-LONG_S = 1.0  # compilations from here on get a line in the log
+LONG_S = 1.0  # compilations at least this long are logged
 _OWN = "edbatch."
 
 log = logging.getLogger("edbatch")
@@ -21,8 +21,8 @@ log = logging.getLogger("edbatch")
 class HostLoops(numba_event.Listener):
     """Shows a progress line, and logs, while Numba compiles a function of edbatch.
 
-    A function is compiled with all that it calls. Numba compiles one at a time, under
-    a lock, so the listener needs none.
+    A function is compiled together with all that it calls. Numba compiles one function
+    at a time, under a lock, so the listener needs no lock.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class HostLoops(numba_event.Listener):
         self._line = ExitStack()
 
     def on_start(self, event: numba_event.Event) -> None:
-        """Begins the line at the outermost function."""
+        """Starts the progress line at the outermost function."""
         self._depth += 1
         if self._depth == 1:
             self._began = time.perf_counter()
@@ -40,7 +40,7 @@ class HostLoops(numba_event.Listener):
                 self._line.enter_context(progress_line(text))
 
     def on_end(self, event: numba_event.Event) -> None:
-        """Ends the line, and logs what took long."""
+        """Ends the progress line, and logs long compilations."""
         self._depth -= 1
         if self._depth > 0:
             return
@@ -56,7 +56,7 @@ class HostLoops(numba_event.Listener):
 
 
 def _name_of(event: numba_event.Event) -> str | None:
-    """The name of the function that is compiled; None if it is not edbatch's."""
+    """Returns the name of the compiled function; None if it is not edbatch's."""
     function = event.data["dispatcher"].py_func
     if not str(function.__module__).startswith(_OWN):
         return None

@@ -1,7 +1,7 @@
-"""The settings of JAX that a call traces under: a part of its signature.
+"""JAX settings that a call traces under: a part of its signature.
 
-A thread has some of them for itself, in a context, and the background thread compiles
-under those of the call.
+Context managers set some of them for one thread, and the background thread compiles
+under the settings of the call.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,9 +18,9 @@ _X64 = "jax_enable_x64"  # the first of the settings
 _NAMES = tuple(
     name
     for name in (_X64, *sorted({*TRACED_UNDER, "jax_default_device"} - {_X64}))
-    if hasattr(jax.config, name)  # not every version of JAX has all
+    if hasattr(jax.config, name)  # not every version of JAX has all of them
 )
-# Others are those of all threads, or have contexts that are not public.
+# The other settings are process-wide, or have no public context manager.
 _CONTEXTS: dict[str, Callable[[Any], Any]] = {
     name: getattr(jax, name.removeprefix("jax_"))
     for name in _NAMES
@@ -29,7 +29,7 @@ _CONTEXTS: dict[str, Callable[[Any], Any]] = {
 _SETTINGS: Callable[[Any], tuple[Any, ...]] = attrgetter(*_NAMES)
 _OF_THREAD: Callable[[Any], tuple[Any, ...]] = attrgetter(*_CONTEXTS)
 SETTING_NAMES = (*_NAMES, "the mesh of jax.set_mesh")
-_IN_A_TRACE = "that of a trace"  # which cannot be read there, nor set
+_IN_A_TRACE = "that of a trace"  # inside a trace the mesh can be neither read nor set
 
 
 def settings() -> tuple[Any, ...]:
@@ -41,15 +41,15 @@ def settings() -> tuple[Any, ...]:
 
 
 def thread_settings() -> tuple[Any, ...]:
-    """Returns the settings that a thread may have in a public context of JAX.
+    """Returns the settings that JAX's public context managers set for one thread.
 
-    They are read each time that an instance asks for a value, so there are no others.
+    They are read each time an instance asks for a value, so no other setting is read.
     """
     return _OF_THREAD(jax.config)
 
 
 def _mesh() -> jax.sharding.Mesh | str | None:
-    if jax.sharding.get_abstract_mesh().empty:  # which is found sooner
+    if jax.sharding.get_abstract_mesh().empty:  # the cheaper check
         return None
     try:
         mesh = jax.sharding.get_mesh()
@@ -62,11 +62,11 @@ def changed_settings(before: tuple[Any, ...], after: tuple[Any, ...]) -> list[st
     """Names the settings of a thread that differ.
 
     Args:
-        before: What `thread_settings` returned.
-        after: What it returned later.
+        before: An earlier result of `thread_settings`.
+        after: A later one.
 
     Returns:
-        Their names, as ``jax.config`` has them.
+        Their names in ``jax.config``.
     """
     return _different(_CONTEXTS, before, after)
 
@@ -79,12 +79,12 @@ def _different(
 
 
 def under(values: tuple[Any, ...]) -> ExitStack:
-    """Puts the calling thread under settings, until the stack is closed.
+    """Applies settings to the calling thread, until the stack is closed.
 
-    Those without a context are as they are: `check_under` tells whether they differ.
+    Settings without a context manager are left unchanged; `check_under` checks them.
 
     Args:
-        values: What `settings` returned, in this thread or another.
+        values: The result of `settings`, in this thread or another.
 
     Returns:
         The stack, a context manager.
@@ -101,13 +101,13 @@ def under(values: tuple[Any, ...]) -> ExitStack:
 
 
 def check_under(values: tuple[Any, ...]) -> None:
-    """Checks that what is traced in this thread is traced under settings.
+    """Checks that this thread traces under the given settings.
 
     Args:
-        values: What `settings` returned, in this thread or another.
+        values: The result of `settings`, in this thread or another.
 
     Raises:
-        CompilationError: A setting of the process has another value now.
+        CompilationError: A process-wide setting has another value now.
     """
     if changed := _different(_NAMES, values[:-1], _SETTINGS(jax.config)):
         raise CompilationError(

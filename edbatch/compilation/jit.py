@@ -19,36 +19,36 @@ def jit(
     donate_argnames: str | Iterable[str] | None = None,
     tiers: Tiers | None = None,
 ) -> Any:
-    """Compiles a function of plans, as `jax.jit` does, without a long wait.
+    """Compiles a function of plans like `jax.jit`, but without a long first call.
 
-    For each new signature a coarse program of the plans is compiled, in a fraction of
-    the time, and runs. Once it ran three times, a background thread compiles the fine
-    program; the first call after that runs it, and no call waits for it. Results of
-    both agree within rounding. Functions whose arguments hold no plan are compiled as
-    by `jax.jit`.
+    For each new signature a coarse program of the plans is compiled and run; compiling
+    it takes a fraction of the time. Once it has run three times, a background thread
+    compiles the fine program. The first call after that runs the fine program; no call
+    waits for it. The results of both agree within rounding. Functions without plans in
+    their arguments are compiled as by `jax.jit`.
 
-    As with `jax.jit`, what the function reads beside its arguments (a global variable,
-    one of a function around it, an attribute) keeps the value that it had at the first
-    call. Where such a variable has changed by the time the fine program is made, the
-    coarse one stays and a warning is logged: pass what changes as an argument.
+    As with `jax.jit`, variables that the function reads besides its arguments (globals,
+    closures, attributes) keep the values that they had at the first call. If such a
+    variable has changed by the time the fine program is compiled, the coarse one stays
+    and a warning is logged. Pass values that change as arguments.
 
     Args:
-        function: The function, such as a step of training that calls `apply` of a
-            batched function and `jax.grad`; plans may stand anywhere in its arguments.
-            Without it, `jit` returns a decorator.
+        function: The function, such as a training step that calls `apply` of a batched
+            function and `jax.grad`; plans may occur anywhere in its arguments. Without
+            it, `jit` returns a decorator.
         static_argnums: As for `jax.jit`.
         static_argnames: As for `jax.jit`.
         donate_argnums: As for `jax.jit`.
         donate_argnames: As for `jax.jit`.
-        tiers: ``"auto"`` as described; ``"fine"`` for the fine program only, so that
-            results are reproducible to the bit; ``"coarse"`` for the coarse one only.
-            By default what `use_tiers` set, ``"auto"`` if nothing.
+        tiers: ``"auto"``: as described. ``"fine"``: the fine program only, so that
+            results are reproducible to the bit. ``"coarse"``: the coarse one only. The
+            default is the setting of `use_tiers`, ``"auto"`` unless set.
 
     Returns:
         The compiled function.
 
     Raises:
-        EdbatchError: `function` is none, or there are no such tiers.
+        EdbatchError: `function` is not callable, or `tiers` is invalid.
 
     Example:
         >>> import edbatch as eb

@@ -1,14 +1,14 @@
-"""Programs that an earlier process left in the cache.
+"""Finds programs that an earlier process left in the cache, by notes about them.
 
-A fine one that is read quickly needs no coarse one; for a large one, the coarse one
-runs until the background thread has read it.
+A fine program that can be read quickly needs no coarse one. While the background thread
+reads a large fine program, the coarse one runs.
 
-A note says which module a function's signature led to, which entry of JAX's cache
-holds its program, and in which folder, if that matters. The module is compared by its
-text, and the entry looked for, so a note that is out of date costs a trace of what
-stands around the plan.
+For a function and a signature, a note gives the hash of the StableHLO module, the key
+of its program in JAX's cache, and the cache folder if keys depend on it. The hash is
+compared with that of the new module, and the entry must exist, so an outdated note
+costs no more than a trace of the code around the plan.
 
-Reading takes about a CPU second for each MB of an entry, since XLA parses and copies
+Reading takes about a CPU second for each MB of an entry, because XLA parses and copies
 the description of all instructions (docs/results.md).
 """
 
@@ -21,7 +21,7 @@ from edbatch.stored_programs.content import digest_of
 from edbatch.stored_programs.folder import FOLDER
 from edbatch.stored_programs.stored_program import NotStoredError
 
-LARGE_BYTES = 2 * 2**20  # entries from here on are read in the background
+LARGE_BYTES = 2 * 2**20  # entries of at least this size are read in the background
 
 
 def note_name(
@@ -31,11 +31,11 @@ def note_name(
 
     Args:
         function: The name of the function.
-        signature: The signature, described.
+        signature: The signature as text, from `signature.describe`.
         tier: The tier of the program.
 
     Returns:
-        A name that is the same in every process; None if no programs are kept.
+        A name that is the same in every process; None if programs are not kept.
     """
     if FOLDER.path is None:
         return None
@@ -43,12 +43,12 @@ def note_name(
 
 
 def write_note(name: str, lowered: Any, key: str) -> None:
-    """Notes that the compiled program of a lowered one is in JAX's cache.
+    """Writes a note that the compiled form of a lowered program is in JAX's cache.
 
     Args:
         name: The note's name.
         lowered: The lowered program, as JAX returns it.
-        key: The key in JAX's cache.
+        key: Key of the compiled program in JAX's cache.
     """
     note = " ".join((_digest(lowered), key, path_in_keys())).encode()
     if FOLDER.read(name) != note:
@@ -56,12 +56,12 @@ def write_note(name: str, lowered: Any, key: str) -> None:
 
 
 def is_noted(name: str | None) -> bool:
-    """Tells whether there is a note, of a program that JAX's cache still holds."""
+    """Returns whether there is a note of a program that is still in JAX's cache."""
     return name is not None and _read(name) is not None
 
 
 def is_large(name: str | None) -> bool:
-    """Tells whether a noted program takes long to read, by the size of its entry."""
+    """Returns whether a noted program takes long to read, by the size of its entry."""
     note = None if name is None else _read(name)
     entry = None if note is None else entry_of(note[1])
     try:
@@ -71,10 +71,14 @@ def is_large(name: str | None) -> bool:
 
 
 def check_note(name: str, lowered: Any) -> None:
-    """Checks that a lowered program is the one that a note is about.
+    """Checks that a note is about a lowered program.
+
+    Args:
+        name: The note's name.
+        lowered: The lowered program, as JAX returns it.
 
     Raises:
-        NotStoredError: It is another, or it is in the cache no more.
+        NotStoredError: It is about another one, or its program is no longer cached.
     """
     note = _read(name)
     if note is None or note[0] != _digest(lowered):
@@ -82,7 +86,7 @@ def check_note(name: str, lowered: Any) -> None:
 
 
 def _read(name: str) -> tuple[str, str] | None:
-    """The digest of a module and the key of its program, if JAX's cache has that."""
+    """Returns a note's module digest and cache key, if JAX's cache has the entry."""
     content = FOLDER.read(name)
     if content is None:
         return None

@@ -1,10 +1,10 @@
-"""Room for compiled programs: a process has only so many regions of memory.
+"""Drops compiled programs before the process runs out of memory regions.
 
-XLA's CPU compiler puts each kernel of a program into three regions of its own, so that
-the gradient of a model of 17 types takes 1,700. Linux gives a process 65,530
-(``vm.max_map_count``), and LLVM ends a process that gets no more. So before a new
-signature is compiled, all programs are dropped if the regions run short; those that are
-called again are compiled again, or read from the cache.
+XLA's CPU compiler puts each kernel of a program into three memory regions, so the
+gradient of a model with 17 types takes 1,700. Linux allows a process 65,530
+(``vm.max_map_count``), and LLVM aborts the process when it gets no more. So if regions
+run short before a new signature is compiled, all programs are dropped. Those that are
+called again are recompiled, or read from the cache.
 """
 
 import gc
@@ -19,30 +19,30 @@ log = logging.getLogger("edbatch")
 
 _REGIONS = Path("/proc/self/maps")
 _LIMIT = Path("/proc/sys/vm/max_map_count")
-_SHARE = 0.6  # of the limit; one program may take a twentieth
+_SHARE = 0.6  # of the limit; one program may take up to a twentieth of the limit
 
 
 class HasPrograms(Protocol):
     """A function that keeps compiled programs."""
 
     def clear_cache(self) -> None:
-        """Drops all of them."""
+        """Drops all compiled programs."""
 
 
 _FUNCTIONS: "weakref.WeakSet[HasPrograms]" = weakref.WeakSet()
 
 
 def register(function: HasPrograms) -> None:
-    """Notes a function whose programs may be dropped, for as long as it exists."""
+    """Registers a function whose programs may be dropped, by a weak reference."""
     _FUNCTIONS.add(function)
 
 
 def make_room(name: str, programs: int) -> None:
-    """Drops all compiled programs if the process is about to have too many regions.
+    """Drops all compiled programs if the process is running out of memory regions.
 
     Args:
-        name: The function that is to be compiled, for the warning.
-        programs: For how many signatures it has programs.
+        name: Name of the function to be compiled, for the warning.
+        programs: Number of signatures for which that function has programs.
     """
     taken, limit = _count_regions(), _limit()
     if taken <= _SHARE * limit:

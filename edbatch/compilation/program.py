@@ -17,23 +17,23 @@ class Programs:
 
     Attributes:
         key: The signature.
-        text: The signature, described.
-        reason: What was new in it.
-        runs: How often each tier ran.
-        lock: Of whoever compiles what a call waits for; not held by what compiles
-            ahead, which is in `refining`.
-        fine: The jitted function of the fine one; None if it is not compiled.
-        coarse: The jitted function of the coarse one; None if it is not compiled, or
-            dropped because the fine one is.
-        refining: The compilation of the fine one ahead of calls, in the background or
-            by a `warm_up`, once asked for.
-        ended_coarse: Whether what was compiled ahead last is the coarse one, since that
-            was the setting.
-        refine_after: Runs of the coarse one before the fine one is asked for.
-        only_coarse: Whether the plans name the coarse tier themselves: there is one
-            program, in `fine`, which is a coarse one.
-        first_trace: What the coarse one was traced to, until the fine one is there,
-            where the function may read variables that change.
+        text: The signature as text, from `signature.describe`.
+        reason: Clause that says what was new in the signature.
+        runs: Number of runs of each tier.
+        lock: Held while a program that a call waits for is compiled. Compilations ahead
+            of calls do not hold it; they are in `refining`.
+        fine: The jitted function of the fine program; None if it is not compiled.
+        coarse: The jitted function of the coarse program; None if it is not compiled,
+            or was dropped because the fine one is compiled.
+        refining: Compilation of the final program ahead of calls, in the background or
+            by `warm_up`; None if it was never requested.
+        ended_coarse: Whether the last compilation ahead of calls compiled the coarse
+            program, because of the tiers setting.
+        refine_after: Runs of the coarse program before the fine one is requested.
+        only_coarse: Whether the plans name the coarse tier themselves: the only
+            program, in `fine`, is then a coarse one.
+        first_trace: Trace of the coarse program, until the fine one is compiled; None
+            unless the function may read variables that change.
     """
 
     key: Key
@@ -56,6 +56,6 @@ class Programs:
 
     @property
     def may_refine(self) -> bool:
-        """Whether nobody has asked for the fine program."""
+        """Whether the fine program has not been requested yet."""
         refining = self.refining
         return refining is None or (self.ended_coarse and refining.done)

@@ -1,4 +1,4 @@
-"""A line on the terminal while somebody waits for a compilation."""
+"""Progress line on the terminal while somebody waits for a compilation."""
 
 import sys
 import threading
@@ -6,20 +6,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-PATIENCE_S = 2.0  # of waiting before the line appears
+PATIENCE_S = 2.0  # waiting time before the line appears
 _EVERY_S = 1.0
 _CLEAR = "\r\033[K"
 
 
 @contextmanager
 def progress_line(text: str) -> Iterator[None]:
-    """Shows that a compilation goes on, once it takes long, where somebody waits.
+    """Shows a progress line on the terminal once a compilation takes long.
 
-    Nobody reads it where stderr is no terminal. Where another display has taken over
-    stderr, it gets one whole line.
+    Nothing is shown if stderr is not a terminal. If another display has replaced
+    `sys.stderr`, it gets one complete line.
 
     Args:
-        text: What goes on.
+        text: What is in progress.
     """
     if not _is_terminal():
         yield

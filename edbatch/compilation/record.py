@@ -12,8 +12,8 @@ class Runs:
     """Number of runs of the programs of one signature.
 
     Attributes:
-        coarse: Runs of the coarse one.
-        fine: Runs of the fine one.
+        coarse: Runs of the coarse program.
+        fine: Runs of the fine program.
     """
 
     coarse: int = 0
@@ -22,22 +22,23 @@ class Runs:
 
 @dataclass
 class Compilation:
-    """One compilation: of what, why, when, and how long it took.
+    """One compilation: its function, reason, start time and duration.
 
     Attributes:
         function: Name of the function.
         tier: ``"fine"`` or ``"coarse"``.
-        reason: What was new: a clause.
-        background: Whether a thread of its own compiled, while calls went on.
+        reason: Clause that says what was new in the signature.
+        background: Whether the background thread compiled, while calls went on.
         state: ``"waiting"`` for the background thread, ``"running"``, ``"finished"`` or
             ``"failed"``.
-        started: When it began, in seconds since the epoch of `time.time`.
+        started: Start time, as returned by `time.time`.
         trace_s: Seconds that JAX took to trace the function.
         lower_s: Seconds that it took to lower the trace to StableHLO.
-        compile_s: Seconds that XLA took to compile that, or to load it from the cache.
+        compile_s: Seconds that XLA took to compile the StableHLO, or that reading the
+            program from the cache took.
         from_cache: Whether the program was found in the persistent cache.
-        error: What went wrong; None if nothing did.
-        programs: How often the programs of its signature ran, of both tiers.
+        error: Type and message of the error; None if there was none.
+        programs: Run counts of the programs of its signature, of both tiers.
 
     Example:
         >>> import edbatch as eb
@@ -64,12 +65,12 @@ class Compilation:
 
     @property
     def seconds(self) -> float:
-        """Seconds in all."""
+        """Total seconds to trace, lower and compile."""
         return self.trace_s + self.lower_s + self.compile_s
 
     @property
     def runs(self) -> int:
-        """Number of runs of the program; none of one whose compilation failed."""
-        if self.state == "failed":  # what runs was compiled again
+        """Number of runs of the program; 0 if its compilation failed."""
+        if self.state == "failed":  # the runs are those of a later compilation
             return 0
         return self.programs.fine if self.tier == "fine" else self.programs.coarse

@@ -9,7 +9,7 @@ from typing import Any
 
 from edbatch.compilation.record import Compilation
 
-_KEPT = 10_000  # records; older ones are dropped
+_KEPT = 10_000  # most records kept; older ones are dropped
 
 _records: deque[Compilation] = deque(maxlen=_KEPT)
 _lock = threading.Lock()
@@ -19,10 +19,10 @@ def keep(record: Compilation) -> Compilation:
     """Adds a record to the report.
 
     Args:
-        record: The record, which goes on being filled in.
+        record: The record; it may still be filled in afterwards.
 
     Returns:
-        The same.
+        The same record.
     """
     with _lock:
         _records.append(record)
@@ -34,7 +34,7 @@ class CompileReport:
     """Report of compilations: iterable as records, printed as a table.
 
     Attributes:
-        records: The compilations, in their order.
+        records: The compilations, in the order in which they were recorded.
 
     Example:
         >>> import edbatch as eb
@@ -46,11 +46,11 @@ class CompileReport:
     records: tuple[Compilation, ...]
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Returns a one-line summary."""
         return f"<CompileReport: {self._summary()}>"
 
     def __iter__(self) -> Iterator[Compilation]:
-        """Gives the records."""
+        """Iterates over the records."""
         return iter(self.records)
 
     def __len__(self) -> int:
@@ -59,34 +59,34 @@ class CompileReport:
 
     @property
     def seconds(self) -> float:
-        """Seconds that calls waited, compilations in the background aside."""
+        """Seconds that calls waited, without compilations in the background."""
         return sum(each.seconds for each in self.records if not each.background)
 
     @property
     def background_started(self) -> int:
-        """Compilations that the background thread began."""
+        """Number of compilations that the background thread started."""
         return sum(each.background and each.state != "waiting" for each in self.records)
 
     @property
     def background_finished(self) -> int:
-        """Compilations that it finished."""
+        """Number of compilations that the background thread finished."""
         return sum(
             each.background and each.state == "finished" for each in self.records
         )
 
     @property
     def background_failed(self) -> int:
-        """Compilations in which it failed."""
+        """Number of compilations that failed in the background thread."""
         return sum(each.background and each.state == "failed" for each in self.records)
 
     @property
     def coarse_runs(self) -> int:
-        """Runs of coarse programs."""
+        """Number of runs of coarse programs."""
         return sum(each.coarse for each in self._programs())
 
     @property
     def fine_runs(self) -> int:
-        """Runs of fine programs."""
+        """Number of runs of fine programs."""
         return sum(each.fine for each in self._programs())
 
     def _programs(self) -> list[Any]:
@@ -119,7 +119,7 @@ _HEADS = (
     *("at", "function", "tier", "state"),
     *("trace s", "lower s", "compile s", "runs", "why"),
 )
-_TEXTS = 4  # columns of text, before those of numbers
+_TEXTS = 4  # left-aligned text columns, before the right-aligned numbers
 
 
 def _row(record: Compilation) -> tuple[str, ...]:
@@ -140,11 +140,11 @@ def _row(record: Compilation) -> tuple[str, ...]:
 def compile_report() -> CompileReport:
     """Reports what `edbatch` compiled in this process, and why.
 
-    Direct calls of batched functions, their gradients outside of compiled functions and
-    functions of `eb.jit` are in it; those of `jax.jit` are JAX's own.
+    It covers direct calls of batched functions, their gradients outside of compiled
+    functions, and functions of `eb.jit`, but not functions of `jax.jit`.
 
     Returns:
-        The report, of this moment; ``print`` shows it as a table.
+        A snapshot of the report; ``print`` shows it as a table.
 
     Example:
         >>> import edbatch as eb

@@ -1,6 +1,7 @@
-"""Two settings of the process: which tiers programs have, and whether one may compile.
+"""Two settings of the process: tiers of programs, and whether calls may compile.
 
-They hold for all threads: what serves requests is rarely the thread that set them.
+They apply to all threads: the thread that serves requests is rarely the one that set
+them.
 """
 
 import functools
@@ -25,8 +26,8 @@ STANCES = get_args(Stance)
 
 TIERS_VARIABLE = "EDBATCH_TIERS"
 REFINE_AFTER = 3  # coarse runs of a program before its fine one is compiled
-READ_AFTER = 2  # before it is read, so that the first run has the cores to itself
-# Of one that was begun in the background, as others may be that take its place soon.
+READ_AFTER = 2  # if it is read from the cache: the first run has the cores to itself
+# If `begin` compiled the coarse program: another program may replace it soon.
 BEGUN_AFTER = 500
 
 
@@ -39,7 +40,7 @@ class _Settings:
 
     @property
     def tiers(self) -> Tiers:
-        """Which tiers programs have: as it was set, else as the environment says."""
+        """Tiers that programs have: as set, otherwise as the environment says."""
         return self._tiers or _tiers_of_environment()
 
     @tiers.setter
@@ -48,7 +49,7 @@ class _Settings:
 
 
 class _OfThread(threading.local):
-    """What holds for one thread."""
+    """Settings of one thread."""
 
     compiles_ahead = False
 
@@ -58,7 +59,7 @@ _OF_THREAD = _OfThread()
 
 @contextmanager
 def compiling_ahead() -> Iterator[None]:
-    """Lets this thread compile, whatever the stance: no call waits for it."""
+    """Lets this thread compile under any stance, because no call waits for it."""
     before, _OF_THREAD.compiles_ahead = _OF_THREAD.compiles_ahead, True
     try:
         yield
@@ -67,7 +68,7 @@ def compiling_ahead() -> Iterator[None]:
 
 
 def may_compile() -> bool:
-    """Whether what this thread runs now may compile.
+    """Returns whether this thread may compile now.
 
     Example:
         >>> may_compile()
@@ -78,7 +79,7 @@ def may_compile() -> bool:
 
 @functools.cache
 def _tiers_of_environment() -> Tiers:
-    """Reads the environment variable; not at import, where no command could tell."""
+    """Reads the environment variable; not at import, so that commands report errors."""
     return check_tiers(
         f"the environment variable {TIERS_VARIABLE}",
         os.environ.get(TIERS_VARIABLE) or "auto",
@@ -86,13 +87,13 @@ def _tiers_of_environment() -> Tiers:
 
 
 class Restoring:
-    """A setting that was made; as a context manager it is undone at the end."""
+    """Context manager that undoes a setting on exit."""
 
     def __init__(self, restore: Callable[[], None]) -> None:
         self._restore = restore
 
     def __enter__(self) -> Self:
-        """Leaves the setting as it was made."""
+        """Keeps the setting."""
         return self
 
     def __exit__(
@@ -101,32 +102,32 @@ class Restoring:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Restores what was set before."""
+        """Restores the previous setting."""
         self._restore()
 
 
 def check_tiers(what: str, tiers: object) -> Tiers:
-    """Checks the name of a choice of tiers.
+    """Checks a choice of tiers.
 
     Args:
-        what: What the value is, for the message.
+        what: Name of the value in the error message.
         tiers: The value.
 
     Returns:
         The value.
 
     Raises:
-        EdbatchError: It is none of them.
+        EdbatchError: The value is not a choice of tiers.
     """
     check_word(EdbatchError, what, tiers, TIERS)
     return cast(Tiers, tiers)
 
 
 def check_environment() -> None:
-    """Checks what the environment says about these settings, where it has a say.
+    """Checks the environment variable of the tiers, unless the tiers are set.
 
     Raises:
-        EdbatchError: A variable has a value that it cannot have.
+        EdbatchError: The variable has an invalid value.
 
     Example:
         >>> check_environment()
@@ -135,9 +136,9 @@ def check_environment() -> None:
 
 
 def use_tiers(tiers: Tiers) -> Restoring:
-    """Sets which tiers of programs run, for functions that do not say so themselves.
+    """Sets which tiers of programs run, for functions without a setting of their own.
 
-    A plan runs by a coarse program, which compiles in a fraction of the time, or by a
+    A plan runs in a coarse program, which compiles in a fraction of the time, or in a
     fine one, which runs fastest. Their results agree within rounding. The environment
     variable ``EDBATCH_TIERS`` sets the same for a process.
 
@@ -148,11 +149,11 @@ def use_tiers(tiers: Tiers) -> Restoring:
             bit. ``"coarse"``: the coarse program only.
 
     Returns:
-        A context manager that restores what was set before; the setting holds at once,
-        in all threads, and need not be restored.
+        A context manager that restores the previous setting. The new setting takes
+        effect immediately, in all threads; using the context manager is optional.
 
     Raises:
-        EdbatchError: There are no such tiers, or those of the variable.
+        EdbatchError: `tiers` or the value of the environment variable is invalid.
 
     Example:
         >>> import edbatch as eb
@@ -171,7 +172,7 @@ def use_tiers(tiers: Tiers) -> Restoring:
 
 
 def fine_only(function: Callable[P, R]) -> Callable[P, R]:
-    """Makes a function run fine programs only, as what measures or verifies has to."""
+    """Makes a function run fine programs only, as measuring and verifying require."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -182,24 +183,24 @@ def fine_only(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def set_stance(stance: Stance) -> Restoring:
-    """Sets what a call does that would have to wait for a compilation.
+    """Sets whether a call that would have to wait for a compilation raises instead.
 
-    A server compiles everything before it opens (`TieredFunction.warm_up`,
-    `Batched.warm_up`), and then would rather refuse a request of a new size than let
-    all others wait for it.
+    A server compiles everything before it accepts requests (`TieredFunction.warm_up`,
+    `Batched.warm_up`). From then on it should refuse a request of a new size rather
+    than make all others wait for a compilation.
 
     Args:
-        stance: ``"compile"``, the default, or ``"fail_on_compile"``: the call raises.
-            What compiles in the background goes on. It holds for direct calls, their
-            gradients outside of compiled functions, and functions of `eb.jit`; those of
-            `jax.jit` know nothing of it and compile.
+        stance: ``"compile"``, the default: the call compiles. ``"fail_on_compile"``:
+            it raises. Compilations in the background continue. The stance applies to
+            direct calls, their gradients outside of compiled functions, and functions
+            of `eb.jit`. Functions of `jax.jit` ignore it and compile.
 
     Returns:
-        A context manager that restores what was set before; the stance holds at once,
-        in all threads, and need not be restored.
+        A context manager that restores the previous stance. The new stance takes effect
+        immediately, in all threads; using the context manager is optional.
 
     Raises:
-        EdbatchError: There is no such stance.
+        EdbatchError: `stance` is invalid.
 
     Example:
         >>> import edbatch as eb

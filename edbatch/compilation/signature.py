@@ -1,9 +1,9 @@
-"""Signatures of calls: all that a program is compiled for.
+"""Signatures of calls: everything that a program is specialized to.
 
-Two calls share a program if they have the same structure of arguments, shapes, dtypes,
-weak types, devices of arrays that are committed to some, static arguments, and settings
-of JAX. `jax.jit` decides by the same; as programs are always run through it, a
-difference that is overlooked here costs a compilation and never a wrong result.
+Two calls share a program if they agree in argument structure, shapes, dtypes, weak
+types, devices of committed arrays, static arguments and JAX settings. `jax.jit` uses
+the same criteria, and programs always run through it, so a difference that is missed
+here costs a compilation but never gives a wrong result.
 """
 
 import functools
@@ -25,7 +25,7 @@ _SHOWN = 3  # differences named in a sentence
 
 
 class Key(NamedTuple):
-    """A signature, to be looked up."""
+    """A signature as a hashable key."""
 
     treedef: Any
     leaves: tuple[Any, ...]
@@ -38,8 +38,8 @@ class StaticArguments:
     """Static arguments of a function.
 
     Attributes:
-        numbers: By position.
-        names: By keyword.
+        numbers: Positions of the static positional arguments.
+        names: Names of the static keyword arguments.
     """
 
     numbers: tuple[int, ...] = ()
@@ -52,7 +52,7 @@ class StaticArguments:
         numbers: int | Sequence[int] | None,
         names: str | Iterable[str] | None,
     ) -> "StaticArguments":
-        """Completes what is given, as `jax.jit` does: by number, by name, or both."""
+        """Infers the numbers from the names or vice versa, as `jax.jit` does."""
         own_numbers = _as_tuple(numbers, int)
         own_names = _as_tuple(names, str)
         parameters = _positional(function)
@@ -71,7 +71,7 @@ class StaticArguments:
     def split(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-        """Returns the arguments that are not static, and those that are."""
+        """Splits a call into dynamic positional, dynamic keyword, static arguments."""
         if not self.numbers and not self.names:
             return args, kwargs, ()
         numbers = {k % len(args) if k < 0 and args else k for k in self.numbers}
@@ -101,7 +101,7 @@ class StaticArguments:
         return tuple(joined), kwargs | dict(by_name)
 
 
-Avals = dict[Any, Any]  # abstract values of host arrays and numbers by their shape
+Avals = dict[Any, Any]  # avals of host arrays and numbers, by shape and dtype or type
 
 
 def call_key(
@@ -110,18 +110,18 @@ def call_key(
     """Returns the signature of a call.
 
     Args:
-        args: Its arguments by position, without static ones.
-        kwargs: Those by keyword, likewise.
-        static: The static ones.
-        avals: Abstract values in earlier signatures of the same function, which those
-            of this one are added to: making one takes as long as the rest of a call.
+        args: Positional arguments, without static ones.
+        kwargs: Keyword arguments, without static ones.
+        static: Static arguments.
+        avals: Cache of the avals in earlier signatures of the same function; new ones
+            are added. Creating an aval takes as long as the rest of a call.
 
     Returns:
         The signature.
     """
     leaves, treedef = jax.tree.flatten((args, kwargs))
     values = settings()
-    try:  # all are arrays of JAX, as in a loop of training
+    try:  # all are JAX arrays, as in a training loop
         keys = tuple(map(_AVAL, leaves))
         if any(map(_COMMITTED, leaves)):
             keys = tuple([_leaf_key(leaf, values[0], avals) for leaf in leaves])
@@ -138,13 +138,13 @@ def _leaf_key(leaf: Any, x64: bool, avals: Avals) -> Any:
 
 
 def abstract_arguments(key: Key) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Makes arguments that hold no data, to lower a function for a signature.
+    """Returns abstract arguments, for lowering a function for a signature.
 
     Args:
         key: The signature.
 
     Returns:
-        Arguments by position and by keyword, without static ones.
+        Positional and keyword arguments, without static ones.
     """
     return jax.tree.unflatten(key.treedef, map(_struct, key.leaves))
 
@@ -155,16 +155,17 @@ def describe(
     kwargs: dict[str, Any],
     static: StaticArguments,
 ) -> dict[str, str]:
-    """Describes a call in words: the shape of each array, and what else it is made for.
+    """Describes the signature of a call as text.
 
     Args:
-        function: What is called.
-        args: All its arguments by position.
-        kwargs: And by keyword.
+        function: The function that is called.
+        args: All positional arguments.
+        kwargs: All keyword arguments.
         static: Which of them are static.
 
     Returns:
-        Texts such as ``"int32[512]"`` by places such as ``"plan.stream"``.
+        Maps places such as ``"plan.stream"`` to descriptions such as ``"int32[512]"``,
+        for each array, static argument, static size of a plan and JAX setting.
     """
     found = dict(zip(SETTING_NAMES, map(repr, settings()), strict=True))
     for name, argument, is_static in _named(function, args, kwargs, static):
@@ -189,17 +190,18 @@ def check_arguments(
     static: StaticArguments,
     key: Key,
 ) -> None:
-    """Checks that what a call passes is made of arrays and numbers.
+    """Checks that the dynamic arguments of a call are pytrees of arrays and numbers.
 
     Args:
-        function: What is called.
-        args: All its arguments by position.
-        kwargs: And by keyword.
+        function: The function that is called.
+        args: All positional arguments.
+        kwargs: All keyword arguments.
         static: Which of them are static.
         key: The signature of the call.
 
     Raises:
-        ArgumentError: It is not; the message says where, and how to mend it.
+        ArgumentError: A leaf is neither, or is an nnx object that the function would
+            change in place; the message says where, and how to fix it.
     """
     _refuse_changed_in_place(function, args, kwargs, static)
     if not any(isinstance(each, type) for each in key.leaves):
@@ -224,16 +226,16 @@ def check_hashable(
     kwargs: dict[str, Any],
     static: StaticArguments,
 ) -> None:
-    """Checks that the static arguments of a call can be told apart by their hashes.
+    """Checks that the static arguments of a call are hashable.
 
     Args:
-        function: What is called.
-        args: All its arguments by position.
-        kwargs: And by keyword.
+        function: The function that is called.
+        args: All positional arguments.
+        kwargs: All keyword arguments.
         static: Which of them are static.
 
     Raises:
-        ArgumentError: One has no hash; the message names it.
+        ArgumentError: One is not hashable; the message names it.
     """
     for name, argument, is_static in _named(function, args, kwargs, static):
         try:
@@ -253,10 +255,10 @@ def _refuse_changed_in_place(
     kwargs: dict[str, Any],
     static: StaticArguments,
 ) -> None:
-    """Raises `ArgumentError` for what is of use only if calls change it in place.
+    """Raises `ArgumentError` for nnx optimizers and metrics: they change in place.
 
-    Flax's own `nnx.jit` writes such changes back; to JAX these are pytrees like others,
-    whose copy a traced function changes.
+    Flax's `nnx.jit` writes such changes back. For JAX they are ordinary pytrees: a
+    traced function changes a copy.
     """
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:
@@ -279,10 +281,10 @@ def _refuse_changed_in_place(
 
 
 def name_of(function: object) -> str:
-    """Returns the name of a function in reports; of its type if it has none.
+    """Returns the name of a function for reports, or of its type if it has none.
 
     Args:
-        function: What can be called.
+        function: Any callable.
 
     Returns:
         For example ``"step"``.
@@ -293,14 +295,14 @@ def name_of(function: object) -> str:
 
 
 def difference(new: dict[str, str], known: Sequence[dict[str, str]]) -> str:
-    """Says what of a signature is new, beside the most similar one before.
+    """Describes how a signature differs from the most similar earlier one.
 
     Args:
-        new: The signature, described.
-        known: Earlier ones of the same function.
+        new: The signature, as returned by `describe`.
+        known: Earlier signatures of the same function, in the same form.
 
     Returns:
-        A clause, to follow "compiled because".
+        A clause that completes "compiled because".
     """
     if not known:
         return "it is the first call"
@@ -360,7 +362,7 @@ def _leaf_text(leaf: Any) -> str:
 
 
 def _place(sharding: Any) -> str:
-    """Where an array lies, in a few words: JAX's own name every device of a mesh."""
+    """Short text for a sharding; JAX's own repr lists every device of a mesh."""
     devices = sharding.device_set
     if len(devices) == 1:
         [device] = devices
@@ -377,7 +379,7 @@ def _struct(key: Any) -> Any:
 
 
 def _host_aval(leaf: Any, x64: bool, avals: Avals) -> Any:
-    """Returns the abstract value of what is no array of JAX; or else its type."""
+    """Returns the aval of a leaf that is not a JAX array; its type if it has none."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return _struct_key(leaf)
     is_array = isinstance(leaf, np.ndarray | np.generic)

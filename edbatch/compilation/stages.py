@@ -1,7 +1,7 @@
-"""Compiles a function for a signature, stage by stage, and keeps the record.
+"""Traces, lowers and compiles a function for a signature, and records the times.
 
-JAX keeps what the stages made, so that the next call of the same jitted function with
-arguments of this signature finds the program; `tests/compilation` counts that.
+JAX caches the result of each stage, so the next call of the same jitted function with
+arguments of this signature finds the program; `tests/compilation` verifies that.
 """
 
 import logging
@@ -20,7 +20,7 @@ from edbatch.compilation.kept_fine import write_note
 from edbatch.compilation.progress import progress_line
 from edbatch.compilation.record import Compilation
 
-LONG_S = 1.0  # compilations from here on get a line in the log
+LONG_S = 1.0  # compilations at least this long are logged
 
 log = logging.getLogger("edbatch")
 
@@ -29,11 +29,11 @@ _CACHE_MISS = "/jax/compilation_cache/cache_misses"
 
 
 class _CacheHits(threading.local):
-    """Look-ups of this thread in the persistent cache.
+    """This thread's lookups in the persistent cache.
 
     Attributes:
-        count: How many programs it found.
-        key: The key of the program that it found or wrote last.
+        count: Number of cache hits.
+        key: The key of the last program that was read or written.
     """
 
     def __init__(self) -> None:
@@ -68,18 +68,21 @@ def compile_stages(
     """Traces, lowers and compiles a jitted function.
 
     Args:
-        jitted: What `jax.jit` returned.
-        args: Arguments of the signature, abstract or not, static ones among them.
-        kwargs: Those by keyword.
+        jitted: The result of `jax.jit`.
+        args: Positional arguments of the signature, abstract or concrete, including
+            static ones.
+        kwargs: Keyword arguments, likewise.
         record: The record, which is filled in.
-        at_traced: Is given the trace, as JAX returns it; compilation ends with what it
-            raises.
-        at_compiler: Is told when XLA's compiler begins, and when it is done.
-        at_lowered: Is given the lowered program; compilation ends with what it raises.
-        note: The name under which to note that the program is in the persistent cache.
+        at_traced: Called with the trace, as JAX returns it; an exception aborts the
+            compilation.
+        at_compiler: Called with True before XLA compiles, and with False afterwards.
+        at_lowered: Called with the lowered program; an exception aborts the
+            compilation.
+        note: Name of the note which records that the program is in the persistent
+            cache; None for no note.
 
     Raises:
-        Exception: What the function or JAX raised; the record keeps it.
+        Exception: Raised by the function or JAX; the record keeps its text.
     """
     record.state, record.started = "running", time.time()
     try:
@@ -94,7 +97,7 @@ def compile_stages(
             record.lower_s = time.perf_counter() - clock - record.trace_s
             at_lowered(lowered)
             at_compiler(True)
-            hits, _hits.key = _hits.count, None  # not those of what tracing compiled
+            hits, _hits.key = _hits.count, None  # ignore compilations during tracing
             lowered.compile()
             at_compiler(False)
             record.compile_s = (
@@ -112,7 +115,7 @@ def compile_stages(
 
 
 def _shown(record: Compilation) -> AbstractContextManager[None]:
-    """The progress line, unless nobody waits: for the background."""
+    """Progress line on the terminal; none for background compilations."""
     if record.background:
         return nullcontext()
     return progress_line(f"compiling {record.function} ({record.tier})")

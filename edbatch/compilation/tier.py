@@ -1,4 +1,4 @@
-"""Plans among the arguments of a function, and the tier of programs that they name."""
+"""Finds the plans in a function's arguments, and reads or sets their tier."""
 
 import functools
 import itertools
@@ -16,14 +16,14 @@ _TRACES = itertools.count(1)
 
 
 def in_tier(tree: Any, tier: Tier) -> Any:
-    """Returns arguments whose plans name a tier.
+    """Returns a pytree in which all plans name a tier.
 
     Args:
-        tree: Any pytree, with plans anywhere in it: all whose type has `in_tier`.
+        tree: Any pytree with plans in it: all nodes whose type has `in_tier`.
         tier: The tier.
 
     Returns:
-        The same pytree with other plans.
+        The same pytree with its plans replaced.
     """
     return jax.tree.map(
         lambda part: part.in_tier(tier) if _is_plan(part) else part,
@@ -33,7 +33,7 @@ def in_tier(tree: Any, tier: Tier) -> Any:
 
 
 def has_other_tier(tree: Any, tier: Tier) -> bool:
-    """Tells whether a pytree has plans, and some that do not name the tier yet."""
+    """Returns whether a pytree has plans that do not name the tier yet."""
     return any(
         part.in_tier(tier) is not part
         for part in jax.tree.leaves(tree, is_leaf=_is_plan)
@@ -42,21 +42,22 @@ def has_other_tier(tree: Any, tier: Tier) -> bool:
 
 
 def names_coarse(tree: Any) -> bool:
-    """Tells whether a pytree has plans, and all of them name the coarse tier."""
+    """Returns whether a pytree has plans, and all of them name the coarse tier."""
     plans = list(filter(_is_plan, jax.tree.leaves(tree, is_leaf=_is_plan)))
     return bool(plans) and not has_other_tier(plans, "coarse")
 
 
 def compiler_options(tree: Any) -> dict[str, Any]:
-    """Returns the options of XLA that all plans in a pytree have in common.
+    """Returns the XLA options that all plans in a pytree have in common.
 
-    The program is compiled by one set of options, for plans of cells that may differ.
+    A program is compiled with one set of options, for plans whose cells may differ.
 
     Args:
-        tree: Any pytree, with plans anywhere in it, of the tier that is compiled.
+        tree: Any pytree with plans in it, of the tier that is compiled.
 
     Returns:
-        Those that this version of XLA knows, by name; none where there is no plan.
+        The common options that this version of XLA knows, by name; empty if the pytree
+        has no plan.
     """
     plans = [
         part.compiler_options().items()
@@ -68,14 +69,15 @@ def compiler_options(tree: Any) -> dict[str, Any]:
 
 
 def known_options(options: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns those of some options of XLA that this version knows."""
+    """Keeps only the options that this version of XLA knows."""
     return {name: value for name, value in options if _is_known(name, value)}
 
 
 def try_options(target: Target) -> None:
-    """Finds out which options of a target XLA knows, by small programs, once.
+    """Finds out which of a target's options XLA knows, by compiling small programs.
 
-    Whoever counts programs calls it before, or counts these.
+    The answers are cached. Call it before counting compilations, so that these small
+    programs are not counted.
 
     Args:
         target: The target.
@@ -85,18 +87,18 @@ def try_options(target: Target) -> None:
 
 @functools.cache
 def _is_known(name: str, value: Option) -> bool:
-    """Tells whether XLA takes an option; their names change from version to version."""
+    """Returns whether XLA accepts an option; names change between versions."""
     identity = jax.jit(lambda x: x).lower(np.float32(0))
     given: dict[str, Any] = {name: value}
     try:
         identity.compile(compiler_options=given)
-    except Exception:  # an error of XLA's own, of a class that JAX does not name
+    except Exception:  # an XLA error, whose class JAX does not export
         return False
     return True
 
 
 def run_in_tier(function: Callable[..., Any], tier: Tier) -> Callable[..., Any]:
-    """Returns a function that runs plans in a tier, whichever they name.
+    """Wraps a function so that its plans run in a tier, whichever tier they name.
 
     Args:
         function: A function of plans.
@@ -115,21 +117,22 @@ def run_in_tier(function: Callable[..., Any], tier: Tier) -> Callable[..., Any]:
 
 
 def new_trace_number() -> int:
-    """Returns a number for `run_afresh` that nothing was traced by."""
+    """Returns a trace number that has not been used before."""
     return next(_TRACES)
 
 
 def run_afresh(
     function: Callable[..., Any], tier: Tier | None = None
 ) -> Callable[..., Any]:
-    """Returns a function of which JAX has traced nothing, nor of what it calls.
+    """Wraps a function so that JAX traces it, and all that it calls, from scratch.
 
-    JAX keeps what functions of `jax.jit` were traced to, for plans that it has met;
-    these are others to it. So each trace reads the variables of its moment.
+    JAX caches the traces of jitted functions by the plans that they were called with.
+    The wrapper gives plans a new trace number, so no cached trace matches, and tracing
+    reads the current values of variables.
 
     Args:
         function: A function of plans.
-        tier: The tier in which it runs plans; None for those that they name.
+        tier: The tier in which plans run; None for the tier that each plan names.
 
     Returns:
         A new function with the same arguments.
@@ -141,18 +144,18 @@ def run_afresh(
         if tier is not None:
             args, kwargs = in_tier((args, kwargs), tier)
         args, kwargs = _in_trace((args, kwargs), number)
-        return _in_trace(function(*args, **kwargs), 0)  # a plan may be a result
+        return _in_trace(function(*args, **kwargs), 0)  # results may contain plans
 
     return run
 
 
 def run_numbered(function: Callable[..., Any], number: int) -> Callable[..., Any]:
-    """Returns a function of which JAX has traced nothing.
+    """Wraps a function as a new one to JAX, traced under a given trace number.
 
     Args:
         function: A function of plans.
-        number: The number of its traces, which share with others of this number what
-            they call; plans that have one by `run_afresh` keep it.
+        number: The trace number. Functions with the same number share the traces of
+            what they call. Plans with a number from `run_afresh` keep theirs.
 
     Returns:
         A new function with the same arguments.
@@ -167,7 +170,7 @@ def run_numbered(function: Callable[..., Any], number: int) -> Callable[..., Any
 
 
 def _in_trace(tree: Any, number: int, before: int | None = None) -> Any:
-    """Gives plans the number of a trace; with `before` those that have this number."""
+    """Sets the trace number of plans; with `before`, only if theirs equals it."""
 
     def renumbered(part: Any) -> Any:
         if not hasattr(type(part), "in_trace") or part.trace == number:

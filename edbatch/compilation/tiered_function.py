@@ -1,8 +1,8 @@
 """Compiled functions of plans: a coarse program at once, a fine one later.
 
-The nearest relative is PyTorch's Inductor, which compiles in the background and runs
-eagerly meanwhile. Here both are compiled programs, of the same plan: its tier is an
-option of what it is compiled for, not of its data.
+Closest relative: PyTorch's Inductor, which runs eagerly while it compiles in the
+background. Here both programs are compiled, and read the same plan: its tier is a
+static compile option, not part of its data.
 
 All programs run through functions of `jax.jit`, whose caches the background thread
 fills. So donation, static arguments, shardings and errors are JAX's own.
@@ -62,7 +62,7 @@ _ADVICE = (
 
 
 def is_disabled() -> bool:
-    """Whether nothing is compiled, by ``jax.disable_jit``."""
+    """Returns whether ``jax.disable_jit`` is on, so that nothing is compiled."""
     found: bool = getattr(jax.config, _DISABLED)
     return found
 
@@ -71,7 +71,7 @@ class TieredFunction:
     """A compiled function of plans; made by `eb.jit`, which describes its arguments.
 
     Inside a trace (``jit``, ``grad``, ``vmap`` of other functions) it is inlined as a
-    function of `jax.jit` is, with plans as they are.
+    function of `jax.jit` is, and the tiers of plans are not changed.
 
     Args:
         function: The function.
@@ -79,13 +79,13 @@ class TieredFunction:
         options: Other options of `jax.jit`.
         tiers: Which tiers run; None for those of `use_tiers`.
         name: Its name in reports.
-        inlined: Whether a function that is traced to be compiled takes its operations
-            in place of a call. JAX traces a function with a rule of differentiation
-            once without and once with it where a call stands around it.
+        inlined: Whether a trace for compilation contains the function's operations
+            instead of a jit call. Inside such a call, JAX traces a function with a
+            custom derivative rule twice: without the rule and with it.
         keeps_coarse: Whether coarse programs stay when fine ones replace them.
-        reads_variables: Whether the function is a user's, which may read variables
-            that change; the fine program is compiled only if they have not.
-        advice: What to do where `set_stance` forbids to compile.
+        reads_variables: Whether the function is user code, which may read variables
+            that change; the fine program is compiled only if they have not changed.
+        advice: What the user can do if `set_stance` forbids compiling, for the error.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class TieredFunction:
         register(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function: its fine program if there is one, else the coarse one."""
+        """Runs the fine program if it is compiled, otherwise the coarse one."""
         if is_disabled():
             args, kwargs = jax.tree.map(_as_array, (args, kwargs))
         if is_tracing() or is_disabled():
@@ -147,18 +147,18 @@ class TieredFunction:
         return fine(*args, **kwargs)
 
     def warm_up(self, *args: Any, **kwargs: Any) -> None:
-        """Compiles ahead for a call, which it does not make.
+        """Compiles the program of a call without making the call.
 
-        Calls of other threads meanwhile run a coarse program. What the background
-        thread compiles already is waited for.
+        Meanwhile, calls of other threads run a coarse program. If the background thread
+        is already compiling the program, this waits for it.
 
         Args:
-            *args: The arguments of the call, or ``jax.ShapeDtypeStruct`` in place of
-                their arrays. Nothing is donated.
-            **kwargs: Those by keyword.
+            *args: Positional arguments of the call, or ``jax.ShapeDtypeStruct`` in
+                place of their arrays. Nothing is donated.
+            **kwargs: Keyword arguments, likewise.
 
         Raises:
-            Exception: What tracing the function raised.
+            Exception: Raised while tracing the function.
             CompilationError: It reads a variable that has changed since its first call.
 
         Example:
@@ -175,7 +175,7 @@ class TieredFunction:
                 return
             before = pending = programs.refining
             own = None
-            if pending is None or pending.done:  # it failed
+            if pending is None or pending.done:  # an earlier attempt failed
                 own = Work(
                     functools.partial(self._compile_ahead, programs, background=False)
                 )
@@ -189,14 +189,15 @@ class TieredFunction:
                 programs.refining = before
 
     def warm_up_in_background(self, *args: Any, **kwargs: Any) -> Pending:
-        """As `warm_up`, in the background; calls meanwhile run a coarse program.
+        """Like `warm_up`, in the background; meanwhile, calls run a coarse program.
 
         Args:
             *args: As for `warm_up`.
             **kwargs: As for `warm_up`.
 
         Returns:
-            A handle with ``wait()``, which raises what went wrong, and ``done``.
+            A handle with ``done`` and ``wait()``, which raises the error of a failed
+            compilation.
         """
         programs = self._find(args, kwargs)
         with programs.lock:
@@ -206,15 +207,15 @@ class TieredFunction:
             return pending
 
     def begin(self, *args: Any, **kwargs: Any) -> None:
-        """Compiles what a first call would wait for; in the background thread only.
+        """Compiles what a first call waits for. Call it in the background thread only.
 
         Args:
             *args: As for `warm_up`.
             **kwargs: As for `warm_up`.
 
         Raises:
-            Exception: What tracing the function raised.
-            CompilationError: `set_stance` forbids to compile.
+            Exception: Raised while tracing the function.
+            CompilationError: `set_stance` forbids compiling.
         """
         programs = self._find(args, kwargs)
         tiers = self._tiers_of(programs)
@@ -232,7 +233,7 @@ class TieredFunction:
                     programs.refine_after = BEGUN_AFTER
 
     def _begin_fine(self, programs: Programs) -> None:
-        """Compiles a fine program, for which calls meanwhile wait."""
+        """Compiles a fine program; calls made meanwhile wait for it."""
         own = Work(functools.partial(self._compile_ahead, programs, background=True))
         with programs.lock:
             if programs.refining is None or programs.refining.done:
@@ -242,14 +243,14 @@ class TieredFunction:
             raise own.error
 
     def missing(self, *args: Any, **kwargs: Any) -> Programs | None:
-        """Returns what is to be compiled for a call; None if its program is there.
+        """Returns the programs of a call if its final one is not compiled yet.
 
         Args:
-            *args: The arguments of the call.
-            **kwargs: Those by keyword.
+            *args: Positional arguments of the call.
+            **kwargs: Keyword arguments of the call.
 
         Returns:
-            The programs of its signature, or None.
+            The programs of its signature; None if the final one is compiled.
         """
         programs = self._find(args, kwargs)
         return None if self._is_ready(programs) else programs
@@ -257,20 +258,20 @@ class TieredFunction:
     def ready(self, *args: Any, **kwargs: Any) -> Callable[..., Any] | None:
         """Returns the fine program of a call; None if it is not compiled.
 
-        What makes the same call many times spares looking the program up.
+        Callers that repeat a call many times save the lookup.
 
         Args:
-            *args: The arguments of the call.
-            **kwargs: Those by keyword.
+            *args: Positional arguments of the call.
+            **kwargs: Keyword arguments of the call.
 
         Returns:
-            A function of arguments of the same shapes, whose calls are not counted.
+            A function for arguments of the same shapes; its runs are not counted.
         """
         found: Callable[..., Any] | None = self._find(args, kwargs).fine
         return found
 
     def compilations(self) -> tuple[Compilation, ...]:
-        """Returns the records of what was compiled for this function, in their order.
+        """Returns the records of this function's compilations, in order.
 
         Example:
             >>> import edbatch as eb
@@ -286,8 +287,8 @@ class TieredFunction:
         """Lowers the fine program, as ``jax.jit(function).lower`` does.
 
         Args:
-            *args: The arguments of the call.
-            **kwargs: Those by keyword.
+            *args: Positional arguments of the call.
+            **kwargs: Keyword arguments of the call.
 
         Returns:
             The lowered program.
@@ -298,8 +299,8 @@ class TieredFunction:
         """Traces the fine program, as ``jax.jit(function).trace`` does.
 
         Args:
-            *args: The arguments of the call.
-            **kwargs: Those by keyword.
+            *args: Positional arguments of the call.
+            **kwargs: Keyword arguments of the call.
 
         Returns:
             The traced program.
@@ -307,11 +308,11 @@ class TieredFunction:
         return self._compiler.fine(args, kwargs).trace(*args, **kwargs)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the shapes of the results, as ``jax.jit(function).eval_shape``.
+        """Returns the shapes of the results, as ``jax.jit(function).eval_shape`` does.
 
         Args:
-            *args: The arguments of the call.
-            **kwargs: Those by keyword.
+            *args: Positional arguments of the call.
+            **kwargs: Keyword arguments of the call.
 
         Returns:
             A pytree of ``jax.ShapeDtypeStruct``.
@@ -338,7 +339,7 @@ class TieredFunction:
         return self
 
     def __reduce__(self) -> str:
-        """Pickles the function by its name, as functions are."""
+        """Pickles the function by its name, as Python pickles functions."""
         module = sys.modules.get(getattr(self, "__module__", ""))
         if getattr(module, self._name, None) is not self:
             raise PickleError(
@@ -350,7 +351,7 @@ class TieredFunction:
         return self._name
 
     def __repr__(self) -> str:
-        """Names the function."""
+        """Returns a text with the function's name."""
         return f"<eb.jit of {self._name}>"
 
     def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Programs:
@@ -374,13 +375,13 @@ class TieredFunction:
             return self._programs.setdefault(key, made)
 
     def _is_ready(self, programs: Programs) -> bool:
-        """Whether the program that a signature ends with is compiled."""
+        """Whether the final program of a signature is compiled."""
         if programs.is_fine:
             return True
         return programs.coarse is not None and self._tiers_of(programs) == "coarse"
 
     def _tiers_of(self, programs: Programs) -> Tiers:
-        """Decides which tiers a signature has; the fine one only where they are one."""
+        """Decides the tiers of a signature; "fine" if both programs would be equal."""
         tiers = self._tiers or SETTINGS.tiers
         # Processes of one job have to run the same program at the same time.
         if tiers != "fine" and jax.process_count() == 1:
@@ -392,7 +393,7 @@ class TieredFunction:
     def _compile_first(
         self, programs: Programs, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """Compiles what a call waits for."""
+        """Compiles the program that a call waits for."""
         with programs.lock:
             tiers = self._tiers_of(programs)
             if programs.coarse is not None and tiers != "fine":
@@ -406,10 +407,10 @@ class TieredFunction:
     def _compile_fine(
         self, programs: Programs, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """Compiles the fine program, for a call; the lock of the programs is held."""
+        """Compiles the fine program for a call. The caller holds the programs' lock."""
         ahead, withdrawn = programs.refining, False
         if ahead is not None:
-            # In the queue it would wait for programs of others.
+            # In the queue it would wait for the programs of other functions.
             withdrawn = WORKER.withdraw(ahead)
             if not withdrawn:
                 ahead.settle()
@@ -437,9 +438,9 @@ class TieredFunction:
         *,
         background: bool = False,
     ) -> None:
-        """Compiles a coarse program, unless the fine one is quickly read.
+        """Compiles a coarse program, unless the fine one can be read quickly.
 
-        The lock of the programs is held.
+        The caller holds the programs' lock.
         """
         is_auto = self._tiers_of(programs) == "auto"
         reads_later = is_auto and self._reads_fine_later(programs)
@@ -453,7 +454,7 @@ class TieredFunction:
         )
         if reads_later and record.from_cache:
             programs.refine_after = READ_AFTER
-        if programs.is_fine:  # a warm-up was quicker
+        if programs.is_fine:  # a concurrent warm-up finished first
             return
         programs.first_trace, programs.coarse = first, coarse
 
@@ -463,7 +464,7 @@ class TieredFunction:
         return is_noted(coarse) and is_large(note_name(self._name, programs.text))
 
     def _compile_ahead(self, programs: Programs, *, background: bool) -> None:
-        """Compiles the program that a signature ends with."""
+        """Compiles the final program of a signature."""
         if self._is_ready(programs):
             programs.ended_coarse = not programs.is_fine
             return
@@ -489,12 +490,12 @@ class TieredFunction:
         return self._static.join(dynamic, named, programs.key.static)
 
     def _maybe_refine(self, programs: Programs) -> None:
-        """Has the fine program compiled, once the coarse one ran a few times."""
+        """Queues the fine program once the coarse one has run `refine_after` times."""
         if programs.runs.coarse < programs.refine_after:
             return
         if (self._tiers or SETTINGS.tiers) == "coarse":
             return
-        if not programs.lock.acquire(blocking=False):  # another thread compiles for it
+        if not programs.lock.acquire(blocking=False):  # another thread is compiling
             return
         try:
             if programs.may_refine:
@@ -504,7 +505,7 @@ class TieredFunction:
             programs.lock.release()
 
     def _submit(self, programs: Programs) -> Pending:
-        """Has the program that a signature ends with compiled in the background."""
+        """Queues the final program of a signature for the background thread."""
         return WORKER.submit(functools.partial(self._refine, programs))
 
     def _refine(self, programs: Programs) -> None:
@@ -535,5 +536,5 @@ class TieredFunction:
 
 
 def _as_array(leaf: Any) -> Any:
-    """An array of JAX in place of NumPy's, as compiled functions get it."""
+    """Converts a NumPy array to a JAX array, as compiled functions receive it."""
     return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf

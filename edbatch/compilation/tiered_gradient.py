@@ -1,12 +1,12 @@
 """Gradients outside of compiled functions: a forward and a backward program.
 
-What `jax.grad` calls outside of `jax.jit` it differentiates by itself, and runs its two
-passes as programs of its own making: without options of XLA, and fine ones, which take
-longest to compile. A rule of `jax.custom_vjp` is called with the arrays themselves
-there, so that its passes can be compiled functions with tiers, as other calls are.
+Outside of `jax.jit`, `jax.grad` differentiates a jitted function itself and runs the
+two passes as programs of its own: without XLA options, and fine ones, which take
+longest to compile. A `jax.custom_vjp` rule receives concrete arrays there, so its
+passes can be compiled functions with tiers, like other calls.
 
 Gain (`experiments/first_gradient.py --eager`, docs/results.md): the first gradient of a
-tree-LSTM comes after 2.6 s in place of 21.5.
+tree-LSTM takes 2.6 s instead of 21.5.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,35 +38,35 @@ _ADVICE = (
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True)
 class TieredResiduals:
-    """What the backward pass reads.
+    """Residuals for the backward pass, with the tier that made them.
 
     Attributes:
         residuals: Arrays of the forward pass.
-        tier: The tier of its program, and so of the backward pass.
+        tier: Tier of the forward program, and therefore of the backward one.
     """
 
     residuals: Any
     tier: Tier
 
     def tree_flatten(self) -> tuple[tuple[Any], Tier]:
-        """Splits it into arrays and the tier."""
+        """Splits the residuals into arrays and the tier."""
         return (self.residuals,), self.tier
 
     @classmethod
     def tree_unflatten(cls, tier: Tier, parts: tuple[Any]) -> "TieredResiduals":
-        """Builds it from its parts."""
+        """Rebuilds the residuals from arrays and the tier."""
         return cls(*parts, tier)
 
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class _ForwardCall:
-    """What a backward pass has to know of the call of the forward pass.
+    """Static facts about a forward call that its backward pass needs.
 
     Attributes:
-        perturbed: Which leaves of the arguments one differentiates by.
-        settings: The settings of JAX.
-        mesh: The mesh.
+        perturbed: Mask of the argument leaves to differentiate with respect to.
+        settings: JAX settings of the forward call.
+        mesh: Mesh of the forward call.
     """
 
     perturbed: tuple[bool, ...]
@@ -78,8 +78,9 @@ class _ForwardCall:
 class _Mesh:
     """The mesh that a pass runs under.
 
-    It is part of the key of JAX's caches, and JAX sets another one while it calls a
-    backward pass: so passes set their own, and who compiles ahead sets the same.
+    The mesh is part of JAX's cache keys, and JAX sets a different one while it calls a
+    backward pass. So each pass sets its own mesh, and compiling ahead of calls sets the
+    same one.
 
     Attributes:
         mesh: The mesh.
@@ -90,24 +91,24 @@ class _Mesh:
 
 @dataclass(frozen=True)
 class _Derivative(_Mesh):
-    """Which derivative a backward pass computes: all of it that is static.
+    """Static description of the derivative that a backward pass computes.
 
     Attributes:
-        perturbed: Which leaves of the arguments one differentiates by.
-        read: Which leaves of the results have a cotangent.
+        perturbed: Mask of the argument leaves to differentiate with respect to.
+        read: Mask of the result leaves that have a cotangent.
     """
 
     perturbed: tuple[bool, ...]
     read: tuple[bool, ...]
 
     def __repr__(self) -> str:
-        """Says what is differentiated by what, in numbers of leaves."""
+        """Returns the indices of the differentiated leaves."""
         outputs, inputs = np.flatnonzero(self.read), np.flatnonzero(self.perturbed)
         return f"of outputs {outputs.tolist()} by inputs {inputs.tolist()}"
 
 
 class _Pass(TieredFunction):
-    """A pass, whose first argument is static and names the mesh."""
+    """A forward or backward pass; its first argument is static and names the mesh."""
 
     def __call__(self, mesh: _Mesh, *args: Any) -> Any:
         """Calls the function, under the mesh."""
@@ -121,10 +122,10 @@ class _Pass(TieredFunction):
 
 
 class _ForwardPass(_Pass):
-    """A forward pass, whose coarse program can be asked for."""
+    """A forward pass whose coarse program can be called explicitly."""
 
     def run_coarse(self, mesh: _Mesh, *args: Any) -> Any:
-        """Calls the coarse program, whatever else is compiled."""
+        """Calls the coarse program, even if the fine one is compiled."""
         args = mesh, *args
         with jax.sharding.use_abstract_mesh(mesh.mesh):
             programs = self._find(args, {})
@@ -142,9 +143,9 @@ class _BackwardPass(_Pass):
     """A backward pass, for plans that name the tier of its program."""
 
     def may_run(self, *args: Any) -> bool:
-        """Whether the fine program of a call is there, or the call has to wait for it.
+        """Whether to run the fine program: it is compiled, or the call must wait.
 
-        Otherwise it is compiled in the background from now on.
+        If not, its compilation in the background is started.
         """
         if is_tracing() or is_disabled():
             return True
@@ -167,15 +168,15 @@ class _BackwardPass(_Pass):
 class TieredGradient:
     """A function of parameters, a plan and a key, for `jax.grad` outside of `jax.jit`.
 
-    Both passes run by the same tier. Once the fine forward pass is compiled, the fine
-    backward passes follow; until one is there, calls that need it run both passes by
-    their coarse programs.
+    Both passes run in the same tier. Fine backward passes are compiled after the fine
+    forward pass. Until a fine backward pass is compiled, calls that need it run the
+    coarse programs of both passes.
 
     Args:
-        function: The function, compiled; run where nothing is differentiated.
-        forward: Returns, of the same arguments, its results and residuals.
-        from_residuals: Of the residuals and the arguments; has the derivatives of the
-            function, and its results may be any others.
+        function: The compiled function, called when nothing is differentiated.
+        forward: Maps the same arguments to results and residuals.
+        from_residuals: Takes the residuals, then the arguments. It has the derivatives
+            of `function`; the values of its results are ignored.
         name: The function's name in reports.
     """
 
@@ -198,7 +199,7 @@ class TieredGradient:
             tier: _BackwardPass(
                 self._pulled_back,
                 StaticArguments((0,)),
-                tiers="fine",  # of plans that name their tier
+                tiers="fine",  # the plans name their tier
                 name=f"{name}, backward pass",
                 advice=_ADVICE,
             )
@@ -218,13 +219,13 @@ class TieredGradient:
             *args: Its arguments, with tracers among them.
 
         Returns:
-            What it returns.
+            Its result.
         """
         leaves, structure = jax.tree.flatten(args)
         return self._call(structure, *reverse_only_outside(leaves))
 
     def compilations(self) -> tuple[Compilation, ...]:
-        """Returns the records of what was compiled for both passes."""
+        """Returns the compilation records of both passes."""
         found = self._forward.compilations()
         for each in self._backward.values():
             found += each.compilations()
@@ -261,14 +262,14 @@ class TieredGradient:
         args: tuple[Any, ...],
         forward: _ForwardCall,
     ) -> Any:
-        """Runs the backward pass of the tier of the forward pass, or both coarse.
+        """Runs the backward pass in the forward pass's tier, or both passes coarse.
 
         Args:
-            derivative: What is computed.
-            found: What the forward pass returned.
-            cotangents: Of the results.
+            derivative: The derivative to compute.
+            found: Residuals of the forward pass.
+            cotangents: Cotangents of the results.
             args: The arguments of the forward pass.
-            forward: The settings and the mesh that it ran under.
+            forward: Settings and mesh that the forward pass ran under.
 
         Returns:
             The cotangents of the arguments.
@@ -292,7 +293,7 @@ class TieredGradient:
         plan: Any,
         rng: Any,
     ) -> list[Array]:
-        """Returns the cotangents of the leaves that one differentiates by."""
+        """Returns the cotangents of the perturbed leaves."""
         perturbed, read = derivative.perturbed, derivative.read
         leaves, structure = jax.tree.flatten((params, plan, rng))
 
@@ -318,14 +319,15 @@ class TieredGradient:
 
 
 def call_untraced(function: Callable[..., Any], *args: Any) -> Any:
-    """Calls a function inside `jax.grad` as it is called outside.
+    """Calls a function inside `jax.grad` as if it were outside.
 
     Args:
         function: The function.
-        *args: Its arguments, no tracers: nobody differentiates by them.
+        *args: Its arguments. They must not be tracers: no gradient is taken with
+            respect to them.
 
     Returns:
-        What it returns.
+        Its result.
     """
     leaves, structure = jax.tree.flatten(args)
 
@@ -350,10 +352,10 @@ def _with_tier(forward: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:
 
 
 def _kept(value: Any) -> Any:
-    """An array of NumPy as one of JAX: its owner may change it before the pull.
+    """Copies a NumPy array to JAX, since its owner may change it before the pull.
 
-    The copy is made here: `jnp.array` shares the memory of arrays that JAX has wrapped
-    if it is aligned, and copies large ones when the array may have changed already.
+    NumPy makes the copy: `jnp.array` shares the memory of arrays that JAX has wrapped,
+    if aligned, and copies large arrays at a time when they may have changed already.
     """
     return jnp.asarray(value.copy()) if isinstance(value, np.ndarray) else value
 

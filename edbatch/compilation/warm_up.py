@@ -1,4 +1,4 @@
-"""Compiling ahead, for minibatches like those of a sample."""
+"""Compiles programs ahead of time, for minibatches like those of a sample."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -16,21 +16,22 @@ def plan_all(
     recordings: Sequence[Any],
     batch_sizes: Iterable[int] | None,
 ) -> list[Any]:
-    """Plans minibatches of a sample, of each size.
+    """Cuts a sample into minibatches of each size and plans them.
 
-    Buckets grow with what is planned, so all is planned twice: the plans of the second
-    round are those that calls will have.
+    Buckets grow while minibatches are planned, so everything is planned twice: the
+    plans of the second round have the sizes of later calls.
 
     Args:
         plan: Plans a minibatch.
         recordings: The sample.
-        batch_sizes: Instances per minibatch; by default one of all.
+        batch_sizes: Numbers of instances per minibatch; by default one minibatch of all
+            instances.
 
     Returns:
-        The plans.
+        The plans of the second round.
 
     Raises:
-        PlanError: A size is no whole number above 0.
+        PlanError: A size is not a whole number above 0.
     """
     sizes = [max(1, len(recordings))] if batch_sizes is None else list(batch_sizes)
     for size in sizes:
@@ -42,14 +43,14 @@ def plan_all(
 
 
 def warm_up(calls: Iterable[_Call], block: bool) -> Pending:
-    """Compiles ahead for calls.
+    """Compiles the programs of calls without making the calls.
 
     Args:
-        calls: Functions and arguments.
-        block: Whether to compile here and now, or in the background.
+        calls: Functions and their arguments.
+        block: Whether to compile before returning, rather than in the background.
 
     Returns:
-        The handle.
+        The handle of the new programs.
     """
     new = {}
     for function, arguments in calls:
@@ -67,7 +68,7 @@ def warm_up(calls: Iterable[_Call], block: bool) -> Pending:
 
 
 def _cut(recordings: Sequence[Any], size: int) -> list[Sequence[Any]]:
-    """Cuts a sample into minibatches; the last one is filled from the beginning."""
+    """Cuts a sample into minibatches; fills up the last one from the start."""
     if not recordings:
         return [recordings]
     count = -(-len(recordings) // size)

@@ -1,15 +1,15 @@
-"""The background thread that compiles, one program after the other.
+"""The background thread that compiles programs, one after the other.
 
 One thread serves all functions, in order of arrival: XLA's own threads already use the
-cores, and the calls that go on meanwhile need some. It ends when nothing is left.
+cores, and the calls that run meanwhile need some. It exits when the queue is empty.
 
-At the end of the process nobody needs what it compiles. Python would end the thread
-where it stands, which C++ code below it takes for an error and aborts; XLA's compiler
-cannot be interrupted, and waiting for it could take a minute. So the thread is stopped
-by an exception while it traces and lowers, and has some time to end what it reads from
-the cache. While XLA compiles, C++'s handler of such aborts is replaced by one that
-sleeps; and once Python has ended, the process does so at once, before C++ destroys what
-XLA's threads still read.
+When the process exits, nobody needs what the thread is compiling. Python would kill the
+thread wherever it is, which C++ code on the thread's stack treats as an error and
+aborts. XLA's compiler cannot be interrupted, and waiting for it could take a minute. So
+the thread is stopped by an exception while it traces and lowers, and gets some time to
+finish reading from the cache. While XLA compiles, C++'s terminate handler is replaced
+by one that sleeps. Once Python has shut down, the process exits at once, before C++
+destroys data that XLA's threads still read.
 """
 
 import atexit
@@ -26,22 +26,22 @@ from typing import Any
 
 from edbatch.errors import CompilationError
 
-EXIT_WAIT_S = 2.0  # for the thread to stop tracing, lowering or reading, at exit
+EXIT_WAIT_S = 2.0  # at exit, time for the thread to stop tracing, lowering or reading
 _AT_COMPILER_S = 0.05
 
 log = logging.getLogger("edbatch")
 
 
 class _Stop(BaseException):
-    """Stops the thread, wherever it is in Python, at the end of the process."""
+    """Raised in the thread, wherever it is in Python code, when the process exits."""
 
 
 class Work:
-    """A compilation in the queue, or done.
+    """A compilation that is queued, running or done.
 
     Attributes:
-        finished: Set once it is done, or has failed.
-        error: What went wrong; None if nothing did, or it is not done.
+        finished: Set once the compilation is done or has failed.
+        error: The exception if it failed; otherwise None.
     """
 
     def __init__(self, work: Callable[[], None]) -> None:
@@ -50,7 +50,7 @@ class Work:
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Does it; errors are kept, those that end a thread by themselves, too."""
+        """Runs the compilation and stores its exception, if any; re-raises `_Stop`."""
         work, self._work = self._work, None
         try:
             if work is not None:
@@ -64,17 +64,17 @@ class Work:
             self.finished.set()
 
     def abandon(self, error: BaseException | None) -> None:
-        """Notes that it will not be done here: by an error, or since others did it."""
+        """Marks it as finished without running: with an error, or done elsewhere."""
         self._work, self.error = None, error
         self.finished.set()
 
 
 class Pending:
-    """Programs that the background thread has to compile, or that are compiled.
+    """Handle for programs that are being compiled, or are compiled already.
 
     Attributes:
-        programs: How many there are; those that existed before are left out.
-        works: What the background thread does for them; none if it is done at once.
+        programs: Number of these programs, without those that existed before.
+        works: Compilations to wait for; empty if the programs are compiled already.
 
     Example:
         >>> Pending(0).done, Pending(0).wait()
@@ -87,20 +87,20 @@ class Pending:
 
     @property
     def done(self) -> bool:
-        """Whether all are compiled, or have failed."""
+        """Whether each program is compiled or has failed."""
         return all(each.finished.is_set() for each in self.works)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until all are compiled.
 
         Args:
-            timeout: Seconds to wait at most.
+            timeout: Seconds to wait at most; None for no limit.
 
         Returns:
             Whether all are compiled.
 
         Raises:
-            Exception: What compiling raised.
+            Exception: Raised by a compilation.
         """
         end = None if timeout is None else time.monotonic() + timeout
         for each in self.works:
@@ -114,12 +114,12 @@ class Pending:
         return True
 
     def settle(self) -> None:
-        """Waits until all are compiled or have failed; raises nothing."""
+        """Waits until each program is compiled or has failed; raises nothing."""
         for each in self.works:
             each.finished.wait()
 
     def __repr__(self) -> str:
-        """Says how far it is."""
+        """Returns the number of programs, and how many are still to compile."""
         waiting = sum(not each.finished.is_set() for each in self.works)
         return f"<{self.programs} programs, {waiting} to compile>"
 
@@ -134,7 +134,7 @@ class Worker:
     def _begin(self) -> None:
         self._condition = threading.Condition()
         self._queue: deque[Work] = deque()
-        self._urgent = 0  # of these, the first ones
+        self._urgent = 0  # number of urgent works, at the front of the queue
         self._running: Work | None = None
         self._thread: threading.Thread | None = None
         self._closing = False
@@ -142,12 +142,12 @@ class Worker:
         self._compiler_wait_s = _AT_COMPILER_S
 
     def submit(self, work: Callable[[], None], *, is_urgent: bool = False) -> Pending:
-        """Puts work at the end of the queue.
+        """Queues a compilation.
 
         Args:
             work: Compiles something.
-            is_urgent: Whether somebody waits for it, so that it comes before what is
-                not urgent.
+            is_urgent: Whether somebody waits for it; urgent works come before all
+                others.
 
         Returns:
             Its handle.
@@ -158,7 +158,7 @@ class Worker:
             if self._closing:
                 own.abandon(_ending())
                 return pending
-            if not self._at_exit:  # after JAX's own, so that it runs before that
+            if not self._at_exit:  # registered after JAX's handler, so it runs before
                 atexit.register(self._stop)
                 self._at_exit = True
             if is_urgent:
@@ -179,13 +179,14 @@ class Worker:
             return self._condition.wait_for(lambda: self._thread is None, timeout)
 
     def withdraw(self, pending: Pending) -> bool:
-        """Takes off the queue what has not begun, for the caller to do it now.
+        """Removes a compilation from the queue, so that the caller can run it now.
 
         Args:
-            pending: What `submit` returned.
+            pending: The handle that `submit` returned.
 
         Returns:
-            Whether it was taken off; the caller calls `Work.abandon` when it is done.
+            Whether it was removed; False if it has started. After a removal the caller
+            must call `Work.abandon` once it has compiled.
         """
         with self._condition:
             if not pending.works or pending.works[0] not in self._queue:
@@ -196,13 +197,13 @@ class Worker:
             return True
 
     def at_compiler(self, is_there: bool, *, reads: bool = False) -> None:
-        """Is told when the thread enters and leaves XLA's compiler.
+        """Records that the thread enters or leaves XLA's compiler.
 
         Args:
-            is_there: Whether it is there.
-            reads: Whether it only reads a program of the cache, for which the end of
-                the process waits: back in Python at the wrong moment, the thread would
-                use what has been freed.
+            is_there: Whether the thread is in the compiler.
+            reads: Whether it only reads a program from the cache. The exit of the
+                process waits for that, because a thread that returned to Python at the
+                wrong moment would use freed memory.
         """
         self._compiler_wait_s = EXIT_WAIT_S if reads else _AT_COMPILER_S
         self.in_compiler = is_there
@@ -216,7 +217,7 @@ class Worker:
             pass
 
     def _next(self) -> Work | None:
-        if self._closing:  # who may be stopped at any moment takes no lock
+        if self._closing:  # may be stopped at any moment: take no lock
             return None
         with self._condition:
             self._running = None
@@ -229,7 +230,7 @@ class Worker:
             return None
 
     def _stop(self) -> None:
-        """Stops the thread, at the end of the process."""
+        """Stops the thread when the process exits."""
         with self._condition:
             self._closing = True
             thread, lost = self._thread, list(self._queue)
@@ -239,7 +240,7 @@ class Worker:
         if thread is None:
             return
         sys.unraisablehook = _without_stops(sys.unraisablehook)
-        gc.disable()  # its callbacks would take the exception for theirs
+        gc.disable()  # otherwise the exception might be raised in a gc callback
         end = time.monotonic() + EXIT_WAIT_S
         while thread.is_alive() and time.monotonic() < end:
             if self.in_compiler:
@@ -249,8 +250,8 @@ class Worker:
             thread.join(_AT_COMPILER_S)
         if thread.is_alive():
             _end_beside_compiler()
-        # Nobody waits for it in what else is done at exit. It may have been stopped
-        # while it held the lock, which then nobody can release.
+        # No later exit handler waits for the thread. It may have been stopped while it
+        # held the lock, which nobody can release then.
         if not self._condition.acquire(timeout=EXIT_WAIT_S):
             self._condition = threading.Condition()
             self._condition.acquire()
@@ -263,11 +264,11 @@ class Worker:
             self._condition.release()
 
     def reset(self) -> None:
-        """Begins anew, in a forked process, where the thread does not exist."""
+        """Starts over in a forked process, where the thread does not exist."""
         lost = [*([self._running] if self._running else []), *self._queue]
         self._begin()
         for each in lost:
-            each.finished = threading.Event()  # the lock of the old one may be taken
+            each.finished = threading.Event()  # the old event's lock may be held
             each.abandon(
                 CompilationError(
                     "this process was forked while another one compiled the program in"
@@ -285,13 +286,13 @@ def _ending() -> CompilationError:
 
 
 def wait_for_compilations(timeout: float | None = None) -> bool:
-    """Waits until the background thread has compiled everything that it was given.
+    """Waits until the background thread has nothing left to compile.
 
     Args:
-        timeout: Seconds to wait at most; None for as long as it takes.
+        timeout: Seconds to wait at most; None for no limit.
 
     Returns:
-        Whether everything is compiled.
+        Whether nothing is left to compile.
 
     Example:
         >>> wait_for_compilations()
@@ -316,16 +317,18 @@ def _without_stops(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _end_beside_compiler() -> None:
-    """Lets the process end while a thread is in XLA's compiler (Linux with glibc)."""
+    """Lets the process exit while a thread is in XLA's compiler (Linux with glibc)."""
     if sys.platform != "linux":
         return
     try:
         libc: Any = ctypes.CDLL(None)
-        # Called by the thread that Python ends below C++, in place of abort().
+        # Called instead of abort() by a thread that Python kills while C++ frames are
+        # on its stack.
         set_terminate: Any = ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE
         set_terminate.argtypes = [ctypes.c_void_p]
         set_terminate(ctypes.cast(libc.pause, ctypes.c_void_p))
-        # Called with the status first of all that C and C++ do at exit, and the last.
+        # on_exit handlers run in reverse order, so _exit gets the exit status before
+        # any other exit handler of C or C++ runs, and none of them does.
         libc.fflush(None)
         libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
     except (OSError, AttributeError):  # another C library

@@ -1,4 +1,4 @@
-"""From a Flax module to a cell, in one line."""
+"""Makes a cell of a Flax module in one line."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,33 +22,33 @@ def cell(
 ) -> Cell:
     """Makes a cell of a Flax module, or of one of its methods.
 
-    The cell takes the module's parameters first, as Flax keeps them, and then what the
-    method takes, for one instance:
+    The cell takes the module's parameters first, as Flax stores them, and then the
+    method's arguments, for one instance:
 
     * linen: the variables that ``module.init`` returned;
-    * nnx: ``nnx.state(module)``, of its parameters alone (``nnx.state(module,
-      nnx.Param)``) where it has no other arrays, or the module itself, or another
-      module of its class. Nothing is written to it.
+    * nnx: ``nnx.state(module)``; its parameters alone (``nnx.state(module,
+      nnx.Param)``) if it has no other arrays; the module itself; or another module of
+      its class. The module is not written to.
 
     Modules that draw random numbers get a key for each call from ``batched.apply(...,
-    rng=key)``. Without a key they run for evaluation: linen methods with an argument
-    `deterministic` get True, nnx modules run as after ``module.eval()``.
+    rng=key)``. Without a key they run in evaluation mode: linen methods with an
+    argument `deterministic` get True, nnx modules run as after ``module.eval()``.
 
     Args:
         module: The module.
         method: Name of the method to call.
         rngs: linen: the streams that the module draws random numbers from, such as
-            ``"dropout"``. Those of nnx modules are found by themselves.
-        static: Arguments of the method that are compile-time constants; flags, whose
-            default or annotation is ``bool``, are.
+            ``"dropout"``. The streams of nnx modules are found automatically.
+        static: Arguments of the method that are compile-time constants. Flags, whose
+            default or annotation is ``bool``, are always static.
         **options: As for `edbatch.cell`.
 
     Returns:
         The cell.
 
     Raises:
-        CellError: It is no module, or has no such method; or an option names an
-            argument that the method does not have.
+        CellError: `module` is not a module, or has no such method; or an option names
+            an argument that the method does not have.
 
     Example:
         >>> import jax, jax.numpy as jnp

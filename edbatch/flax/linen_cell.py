@@ -27,7 +27,7 @@ class LinenFunction:
     Args:
         module: The module.
         method: The method's name.
-        streams: Streams that it draws random numbers from.
+        streams: Streams from which it draws random numbers.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class LinenFunction:
         self._method = method
         self._streams = streams
         parameters = self.__signature__.parameters
-        is_open = getattr(module, _FLAG, None) is None  # the module says nothing itself
-        # Position of the flag behind the variables, if it is to be filled in.
+        is_open = getattr(module, _FLAG, None) is None  # the module does not set it
+        # Position of the flag after the variables, if the cell has to fill it in.
         self._flag: float | None = None
         if is_open and _FLAG in parameters:
             by_name = parameters[_FLAG].kind is Parameter.KEYWORD_ONLY

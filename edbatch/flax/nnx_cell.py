@@ -18,7 +18,7 @@ class NnxFunction:
     """Runs a method of an nnx module on its parameters; a pure function.
 
     Args:
-        module: The module. Its structure is kept, and none of its parameters.
+        module: The module. Its structure is kept, but not its parameters.
         method: The method's name.
     """
 
@@ -58,12 +58,12 @@ class NnxFunction:
     def _watched(
         self, module: nnx.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, WatchedModules]:
-        """Runs the method; its result, and the module as it was before."""
+        """Runs the method; returns its result and the module's state before it."""
         watched = WatchedModules(module)
         return getattr(module, self._method)(*args, **kwargs), watched
 
     def _module(self, params: Any) -> nnx.Module:
-        """Returns a module of its own, so that nothing is written to the caller's."""
+        """Returns a copy of the module, so that the caller's is not written to."""
         if isinstance(params, nnx.Module):
             return nnx.merge(*nnx.split(params), copy=True)
         if not isinstance(params, nnx.State):
@@ -119,7 +119,7 @@ def _named(kind: type) -> str:
 
 
 def _streams(module: nnx.Module) -> list[str]:
-    """Names of a module's streams of random numbers."""
+    """Returns the names of a module's streams of random numbers."""
     nodes = (node for _, node in nnx.iter_graph(module))
     return sorted({each.tag for each in nodes if isinstance(each, nnx.RngStream)})
 

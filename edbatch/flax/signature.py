@@ -12,8 +12,15 @@ _FLAGS = (bool, bool | None, "bool", "bool | None", "Optional[bool]")
 def find_method(module: Any, name: str) -> Any:
     """Finds a method of a module.
 
+    Args:
+        module: The module.
+        name: The method's name.
+
+    Returns:
+        The method, unbound.
+
     Raises:
-        CellError: There is none.
+        CellError: The module has no such method.
     """
     method = getattr(type(module), name, None)
     if not callable(method):
@@ -31,8 +38,13 @@ def find_method(module: Any, name: str) -> Any:
 def cell_name(module: Any, method: str) -> str:
     """Names the cell of a method.
 
+    Args:
+        module: The module.
+        method: The method's name.
+
     Returns:
-        The name of its class, with the method's unless that is `__call__`.
+        The name of the module's class, followed by the method's unless that is
+        `__call__`.
     """
     name = type(module).__name__
     return name if method == "__call__" else f"{name}.{method}"
@@ -43,7 +55,7 @@ def function_signature(method: Any, *, takes_rng: bool) -> inspect.Signature:
 
     Args:
         method: The method, unbound.
-        takes_rng: Whether the function takes a key, which it may do without.
+        takes_rng: Whether the function takes an optional key.
 
     Returns:
         The method's own signature, with the parameters in place of `self`.
@@ -60,7 +72,10 @@ def function_signature(method: Any, *, takes_rng: bool) -> inspect.Signature:
 
 
 def flags(signature: inspect.Signature) -> list[str]:
-    """Finds the arguments that are flags: a module branches on them in Python.
+    """Finds the arguments that are flags, on which a module branches in Python.
+
+    Args:
+        signature: The signature of the cell's function.
 
     Returns:
         Names of the arguments whose default or annotation is ``bool``.

@@ -13,6 +13,9 @@ def stream_keys(rng: Array, streams: Sequence[str]) -> dict[str, Array]:
         rng: The key of the call.
         streams: Names of streams; the first one gets the key itself.
 
+    Returns:
+        The keys by stream.
+
     Example:
         >>> key = jax.random.key(0)
         >>> stream_keys(key, ["dropout"])["dropout"] is key

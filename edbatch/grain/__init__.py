@@ -1,10 +1,10 @@
-"""For pipelines of Grain (``pip install 'edbatch[grain]'``): its shuffling, its state.
+"""Records and plans batches in pipelines of Grain (``pip install 'edbatch[grain]'``).
 
-`RecordBatch` records a batch wherever Grain makes it, in a worker process as well;
+`RecordBatch` records a batch wherever Grain makes it, also in a worker process;
 `PlanBatch` plans it in the process that trains.
 
-Gain: no speed of its own. Without it, who reads data by Grain would have to leave its
-shuffling, its workers and its checkpoints for those of `edbatch.Loader`.
+Gain: no speed of its own. Without it, users of Grain would have to replace its
+shuffling, workers and checkpoints by those of `edbatch.Loader`.
 """
 
 from edbatch.grain.batches import PlanBatch, PlannedBatch, RecordBatch, RecordedBatch

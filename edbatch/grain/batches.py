@@ -1,9 +1,9 @@
 """Two functions for a pipeline of Grain: one records a batch, the other plans it.
 
-Grain calls the first in threads, or in processes, in any order. So it records with a
-table of types of its own, and what it returns travels with the definitions of its types
-(`edbatch.graph.portable_graph`). The second is called in the order of the batches, and
-numbers types in that order: plans are the same whoever recorded.
+Grain calls the first in threads or processes, in any order. So it records with its own
+table of types, and its recordings contain the definitions of their types
+(`edbatch.graph.portable_graph`). The second is called in the order of the batches and
+numbers types in that order, so plans do not depend on which process recorded.
 """
 
 import inspect
@@ -32,16 +32,17 @@ class RecordedBatch:
     """A batch between `RecordBatch` and `PlanBatch`: a leaf for Grain, and picklable.
 
     Attributes:
-        graphs: Recording of all instances, or of each.
-        instances: How many there are.
+        graphs: One recording of all instances, or one of each.
+        instances: Number of instances.
         pad_to: Rows of the result; None for as many as instances.
-        rest: What `RecordBatch` was told to make of the rest of the elements.
-        model: The model; None after it travelled between processes.
+        rest: The result of `RecordBatch`'s function `rest`; None without one.
+        model: The model; None after the batch was sent to another process.
         model_name: Its name.
         params_spec: The structure of the parameters that it was recorded for; None
-            after it travelled, since what is no array in it need not be picklable.
-        params_digest: A hash of it, the same in all processes.
-        compute_dtype: The dtype that cells compute in, if it was given.
+            after it was sent to another process, because its leaves that are not arrays
+            need not be picklable.
+        params_digest: A hash of that structure, the same in all processes.
+        compute_dtype: The dtype in which cells compute, if it was given.
 
     Example:
         >>> import jax
@@ -82,7 +83,7 @@ class RecordedBatch:
         return vars(self) | {"model": None, "params_spec": None}
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Returns a one-line summary."""
         return f"<RecordedBatch of {self.instances} instances>"
 
 
@@ -91,8 +92,8 @@ class PlannedBatch:
 
     Attributes:
         plan: Its plan, for ``batched.apply``.
-        instances: How many instances it has, B; its result may have more rows.
-        rest: What `RecordBatch` was told to make of the rest of the elements.
+        instances: Number of instances, B; its result may have more rows.
+        rest: The result of `RecordBatch`'s function `rest`; None without one.
 
     Example:
         >>> import jax
@@ -114,22 +115,22 @@ class PlannedBatch:
         self.rest = rest
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Returns a one-line summary."""
         return f"<PlannedBatch of {self.instances} instances>"
 
     @property
     def mask(self) -> Any:
-        """True for instances, False for rows of padding; ``[N] bool``."""
+        """True for instances, False for padding rows; ``[N] bool``."""
         return self.plan.instance_mask
 
     def drop_padding(self, result: Any) -> Any:
-        """Returns the results of the instances alone, as `edbatch.Minibatch` does.
+        """Removes the padding rows of a result, like `edbatch.Minibatch.drop_padding`.
 
         Args:
-            result: Arrays with a row per instance, padding last.
+            result: Arrays with a row per instance, and padding rows last.
 
         Returns:
-            The first rows of each.
+            The same arrays without padding rows.
         """
         return first_rows(result, self.instances)
 
@@ -137,20 +138,22 @@ class PlannedBatch:
 class RecordBatch:
     """Records a batch: the ``batch_fn`` of Grain's ``batch``.
 
-    It is pickled with the model, for Grain's worker processes: the model stands at the
-    top level of a module.
+    It is pickled together with the model for Grain's worker processes, so the model
+    must be defined at the top level of a module.
 
     Args:
-        batched: The batched function; the shapes of its parameters are known to it.
+        batched: The batched function; it must know the shapes of its parameters.
         pad_to: Rows of each result, Grain's ``batch_size``, so that a last batch that
             is not full needs no program of its own; None for no padding.
-        instance: Takes the instance out of an element; None if elements are instances.
-        rest: Makes something of the batch's elements, such as an array of targets; gets
-            as many elements as the result has rows, the first one again for padding.
+        instance: Returns the instance of an element; None if elements are instances.
+        rest: Computes other data, such as an array of targets, from the batch's
+            elements. It gets as many elements as the result has rows; the first element
+            is repeated for padding rows.
 
     Raises:
-        LoaderError: An argument is of another type.
-        EdbatchError: Parameters of unknown shapes, as for `edbatch.Batched.record`.
+        LoaderError: An argument has the wrong type.
+        EdbatchError: The shapes of the parameters are unknown, as for
+            `edbatch.Batched.record`.
 
     Example:
         >>> import numpy as np
@@ -195,17 +198,17 @@ class RecordBatch:
         self._begin()
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Returns a one-line summary."""
         return f"<RecordBatch for {name_of(self._model)}>"
 
     def _begin(self) -> None:
-        """Makes what belongs to one process."""
+        """Creates the state that belongs to one process."""
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._tools: tuple[InstanceRecorder, GraphPacker] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves out what belongs to this process."""
+        """Leaves out the state that belongs to this process."""
         return {
             name: value
             for name, value in vars(self).items()
@@ -213,9 +216,9 @@ class RecordBatch:
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Goes by the settings of JAX where it was made, in another process."""
+        """Applies the JAX settings of the process in which it was made."""
         vars(self).update(state)
-        if self._process != os.getpid():  # else it is a copy
+        if self._process != os.getpid():  # otherwise it is a copy in the same process
             for name, value in self._settings.items():
                 jax.config.update(name, value)
         self._begin()
@@ -264,16 +267,16 @@ class RecordBatch:
 
 
 class PlanBatch:
-    """Plans what `RecordBatch` has recorded: for Grain's ``map``, in this process.
+    """Plans a batch recorded by `RecordBatch`: for Grain's ``map``, in this process.
 
-    It stands behind ``mp_prefetch``: programs, and what plans are made by, belong to
-    the process that trains.
+    Use it after ``mp_prefetch``: programs, and the state that plans are made from,
+    belong to the process that trains.
 
     Args:
         batched: The batched function that `RecordBatch` got.
 
     Raises:
-        LoaderError: It is no batched function.
+        LoaderError: `batched` is not a batched function.
 
     Example:
         >>> import jax
@@ -296,7 +299,7 @@ class PlanBatch:
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Returns a one-line summary."""
         return f"<PlanBatch for {name_of(self._batched.model)}>"
 
     def __call__(self, recorded: RecordedBatch) -> PlannedBatch:
@@ -306,12 +309,13 @@ class PlanBatch:
             recorded: The recording.
 
         Returns:
-            The plan, with what came with the recording.
+            The plan, with the other data of the recording.
 
         Raises:
-            LoaderError: It is no recording of a batch, or of another model or for
-                another dtype, or has more instances than rows to pad to.
-            PlanError: It was recorded for parameters of other shapes.
+            LoaderError: It is not a recorded batch, or was recorded by another model or
+                for another dtype, or has more instances than rows to pad to.
+            PlanError: It was recorded for parameters of another structure, other shapes
+                or dtypes.
             EdbatchError: As for `edbatch.Batched.plan`.
         """
         if not isinstance(recorded, RecordedBatch):
@@ -328,16 +332,16 @@ class PlanBatch:
                 " instances; usually Grain's batch_size is another; give both the same"
             )
         with self._lock:
-            if self._unpacker.table is not self._batched.types:  # it was bound anew
+            if self._unpacker.table is not self._batched.types:  # bound to new params
                 self._unpacker = GraphUnpacker(self._batched.types)
             graphs = [self._unpacker.unpack(each) for each in recorded.graphs]
         plan = self._batched.plan(graphs, pad_to=pad_to)
         return PlannedBatch(plan, count, recorded.rest)
 
     def _check_model(self, recorded: RecordedBatch) -> None:
-        """Checks by what a batch was recorded, before its types are taken."""
+        """Checks a batch's model, parameters and dtype, before its types are used."""
         own, types = self._batched.model, self._batched.types
-        # Another process has another object for it, and so has a copy of one.
+        # In another process, or in a copy, the same model is a different object.
         may_differ = recorded.model is None or not inspect.isfunction(own)
         is_same = may_differ and recorded.model_name == full_name(own)
         if recorded.model is not own and not is_same:

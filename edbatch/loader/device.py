@@ -1,4 +1,4 @@
-"""Plans on their way to the device, ahead of the step that runs them."""
+"""Sends plans to the device ahead of the step that runs them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,12 +16,12 @@ def send(plan: Any) -> Any:
     """Sends a plan's arrays to JAX's default device, in one call.
 
     Args:
-        plan: A plan; one for several devices lies there already.
+        plan: A plan; a plan for several devices is on them already.
 
     Returns:
-        The same plan of arrays of JAX, which are not waited for. They are committed to
-        no device, so the parameters of a call decide where it runs, as ever. The plan
-        itself if it is for a device that reads the memory of the host.
+        The same plan with JAX arrays; the transfer is not waited for. The arrays are
+        uncommitted, so the parameters still decide where a call runs. The plan itself
+        if it is for several devices, or for a device that reads the host's memory.
     """
     if not isinstance(plan, Plan) or not plan.shape.program.options.target.own_memory:
         return plan
@@ -30,22 +30,23 @@ def send(plan: Any) -> Any:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of JAX in the thread of a loop, whose other threads plan.
+    """JAX settings of a loop's thread, to be applied in the threads that plan.
 
     Attributes:
         x64: Whether ``jax.enable_x64`` is on.
-        device: ``jax.default_device``, by which plans are made and where they go.
+        device: ``jax.default_device``, for which plans are made and to which they are
+            sent.
     """
 
     x64: bool
     device: Any = None
 
     def here(self) -> Self:
-        """Returns these settings with the default device of this thread."""
+        """Returns these settings with the default device of the current thread."""
         return replace(self, device=getattr(jax.config, _DEFAULT))
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Has them hold in this thread, where contexts of another do not."""
+        """Applies them in this thread, which other threads' contexts do not affect."""
         with jax.enable_x64(self.x64), jax.default_device(self.device):
             yield

@@ -1,4 +1,4 @@
-"""Instances that are read and recorded anew, here or in a worker process."""
+"""Reads and records instances, in this process or in a worker process."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,12 +17,13 @@ Transform = Callable[[Any, np.random.Generator], Any]
 
 @dataclass(frozen=True)
 class DataSource:
-    """A data set that is read by number.
+    """A data set that is read by index.
 
     Attributes:
         instances: The data set: ``instances[k]`` is an instance.
-        transform: Changes an instance, with random numbers of its own; None for none.
-        seed: Seed of these numbers.
+        transform: Changes an instance, with its own random generator; None for no
+            change.
+        seed: Seed of the generators.
     """
 
     instances: Any
@@ -34,13 +35,13 @@ class DataSource:
 
         Args:
             number: Its number in the data set.
-            epoch: The epoch, on which the transform's random numbers depend as well.
+            epoch: The epoch; the transform's random numbers depend on it, too.
 
         Returns:
             The instance.
 
         Raises:
-            LoaderError: There is none.
+            LoaderError: There is no such instance; see `read_instance`.
         """
         instance = read_instance(self.instances, number)
         if self.transform is None:
@@ -57,10 +58,10 @@ def read_instance(instances: Any, number: int) -> Any:
         number: The instance's number.
 
     Returns:
-        The instance; what else a list holds, the model may take.
+        The instance. In a list or tuple it may be None: the model may accept that.
 
     Raises:
-        LoaderError: It is None, and the data set no list.
+        LoaderError: It is None, and the data set is not a list or tuple.
     """
     instance = instances[number]
     if instance is None and not isinstance(instances, list | tuple):
@@ -76,8 +77,8 @@ class InstanceRecorder:
 
     Args:
         types: The model's table of types.
-        whole: Whether a minibatch becomes one recording, or one per instance.
-        what: What instances are numbered in, for notes.
+        whole: Whether a minibatch becomes one recording, rather than one per instance.
+        what: Name of the collection in which instances are numbered, for notes.
     """
 
     def __init__(self, types: TypeTable, whole: bool, what: str = "data set") -> None:
@@ -95,13 +96,13 @@ class InstanceRecorder:
 
         Args:
             numbers: Their numbers in the data set.
-            read: Reads the instance of a number.
+            read: Reads the instance with a number.
 
         Returns:
             One recording of all, or one of each.
 
         Raises:
-            Exception: What reading or recording raised, with a note that names the
+            Exception: Raised by reading or recording, with a note that names the
                 instance.
         """
         current = numbers[0]

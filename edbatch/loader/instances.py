@@ -1,4 +1,4 @@
-"""The instances of a loader: recorded once and kept, or anew for each minibatch."""
+"""The instances of a loader: recorded once and kept, or for each minibatch."""
 
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,22 +26,22 @@ from edbatch.loader.state import FRESH, digest
 from edbatch.loader.worker import PROTOCOL, SETTINGS, Setup, Task
 
 _AT_HAND = (list, tuple, np.ndarray, jax.Array)
-_MOST_PER_TASK = 64  # instances that a worker records at a time, to be kept
-_MOST = 2**40  # instances of a data set
-_TASKS_PER_WORKER = 4  # at least, so that all have about as much to do
+_MOST_PER_TASK = 64  # most instances per task when recordings are kept
+_MOST = 2**40  # most instances of a data set
+_TASKS_PER_WORKER = 4  # at least, so that all workers have about as much to do
 
 
 def data_set(instances: Any) -> Any:
-    """Returns the data of a loader as something with a length and an index.
+    """Returns the data of a loader as an object with a length and indexing.
 
     Args:
-        instances: A data set that has them, or anything to iterate over.
+        instances: A data set with a length and indexing, or any iterable.
 
     Returns:
-        The data set itself if it is read by number; else a list.
+        The data set itself if it is read by index; otherwise a list.
 
     Raises:
-        LoaderError: It is neither, or repeats without end.
+        LoaderError: It is neither, or repeats endlessly.
     """
     if _is_read_by_number(instances):
         if len(instances) > _MOST:
@@ -66,12 +66,13 @@ class KeptInstances:
 
     Args:
         batched: The batched function.
-        instances: As `data_set` returns them.
-        workers: Number of processes that record; they end before this returns.
+        instances: The result of `data_set`.
+        workers: Number of processes that record; they end before the constructor
+            returns.
 
     Attributes:
         sizes: Number of nodes of each instance; ``[N] int64``.
-        workers: Number of processes that record during loops: none.
+        workers: Number of processes that record during loops: 0.
     """
 
     workers = 0
@@ -87,15 +88,15 @@ class KeptInstances:
         self.sizes = np.array([each.num_nodes for each in self._recordings])
 
     def digest(self) -> str:
-        """Returns a text that differs for other instances."""
+        """Returns a digest of the instances."""
         return digest(self._recordings)
 
     def begin(self) -> Callable[[], None]:
-        """Begins a loop; returns what to call at its end."""
+        """Begins a loop; returns a function to call at its end."""
         return lambda: None
 
     def ask(self, index: np.ndarray, epoch: int) -> None:
-        """Nothing has to be recorded for a minibatch."""
+        """Does nothing: all instances are recorded already."""
 
     def recordings(
         self, index: np.ndarray, epoch: int, ticket: Ticket | None
@@ -104,15 +105,15 @@ class KeptInstances:
         return [self._recordings[k] for k in index.tolist()]
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Does nothing: there are no processes."""
 
 
 def _read(instances: Any, number: int) -> Any:
-    """Reads an instance of a data set; what is raised names it."""
+    """Reads an instance of a data set; exceptions get a note that names it."""
     note = f"while reading instance {number} of the data set"
     try:
         return read_instance(instances, number)
-    except StopIteration as error:  # would end what iterates over the data
+    except StopIteration as error:  # would silently end an iteration over the data
         found = RuntimeError("reading a data set raised StopIteration")
         found.add_note(note)
         raise found from error
@@ -126,14 +127,14 @@ class FreshInstances:
 
     Args:
         batched: The batched function.
-        instances: As `data_set` returns them.
-        transform: Changes instances; None for none.
+        instances: The result of `data_set`.
+        transform: Changes instances; None for no change.
         seed: Seed of its random numbers.
-        workers: Number of processes that record; 0 to record here.
+        workers: Number of processes that record; 0 to record in this process.
 
     Attributes:
-        sizes: None: no instance was recorded yet.
-        workers: Number of processes.
+        sizes: None, because no instance is recorded yet.
+        workers: Number of processes that record.
     """
 
     sizes = None
@@ -154,15 +155,15 @@ class FreshInstances:
         self._recorder = InstanceRecorder(self._types, self._whole)
         self._unpack = _reader(self._types)
         self._processes: Workers | None = None
-        if workers:  # errors about pickles belong to the constructor
+        if workers:  # so that the constructor raises errors about pickling
             self._setup()
 
     def digest(self) -> str:
-        """Returns the same text for all data: none of it was read yet."""
+        """Returns the same text for all data, because none was read yet."""
         return FRESH
 
     def begin(self) -> Callable[[], None]:
-        """Begins a loop; returns what to call when nobody waits for recordings."""
+        """Begins a loop; returns a function to call when recordings are not needed."""
         if not self.workers:
             return lambda: None
         if self._processes is not None and not self._processes.alive:
@@ -173,13 +174,13 @@ class FreshInstances:
 
         def end() -> None:
             stopped.set()
-            if not processes.alive:  # one has ended; the others are of no use
+            if not processes.alive:  # one has ended, so the others are useless
                 processes.close()
 
         return end
 
     def ask(self, index: np.ndarray, epoch: int) -> Ticket | None:
-        """Has a minibatch recorded by a worker, if there are any."""
+        """Gives a minibatch to a worker for recording, if there are workers."""
         if self._processes is None:
             return None
         return self._processes.submit(Task(index.tolist(), epoch))
@@ -195,7 +196,7 @@ class FreshInstances:
         )
 
     def close(self) -> None:
-        """Ends the processes."""
+        """Ends the worker processes."""
         if self._processes is not None:
             self._processes.close()
             self._processes = None
@@ -205,7 +206,7 @@ class FreshInstances:
 
 
 def _recorded_by(workers: int, batched: BatchedFunction, instances: Any) -> list[Any]:
-    """Records, in processes, what is not recorded yet."""
+    """Records the instances that are not recorded yet, in worker processes."""
     types, source = batched.types, None
     if _is_read_by_number(instances):
         source = DataSource(instances, None, 0)
@@ -224,7 +225,7 @@ def _recorded_by(workers: int, batched: BatchedFunction, instances: Any) -> list
             given = None if source is not None else [found[k] for k in part]
             return part, pool.submit(Task(part, 0, given))
 
-        # Answers are read in a thread, so that no worker waits for that.
+        # A thread reads the answers, so that no worker has to wait for that.
         ahead, stop = 2 * workers, pool.begin().set
         for part, recordings in map_ahead(
             _received, map(ask, parts), ahead, ended=stop
@@ -246,13 +247,13 @@ def _received(
 def _reader(
     types: TypeTable,
 ) -> Callable[[Sequence[PackedGraph]], list[DataflowGraph]]:
-    """Returns what reads workers' answers, in the order of the tasks."""
+    """Returns a function that unpacks workers' answers; call it in task order."""
     unpacker = GraphUnpacker(types)
     return lambda answer: [unpacker.unpack(each) for each in answer]
 
 
 def _setup(types: TypeTable, source: DataSource | None, whole: bool) -> bytes:
-    """Pickles what workers need, or says what of it cannot be pickled."""
+    """Pickles a worker's `Setup`; the error names a part that cannot be pickled."""
     settings = {name: getattr(jax.config, name) for name in SETTINGS}
     parts: list[tuple[str, Any]] = [("model", types.model)]
     if source is not None:
@@ -275,10 +276,10 @@ def _unsendable(what: str, part: Any, error: Exception) -> LoaderError:
 
 
 def check_transform(transform: Any) -> None:
-    """Refuses a transform that is no function.
+    """Checks that a transform can be called.
 
     Args:
-        transform: What the user gave; None for none.
+        transform: The user's argument; None for no transform.
 
     Raises:
         LoaderError: It cannot be called.

@@ -42,75 +42,77 @@ class Loader:
     """Minibatches of a data set, planned in background threads.
 
     The constructor records every instance once. A loop over the loader is one epoch;
-    the next loop is the next epoch, in a new order. `epochs` gives several without a
-    pause between them. Which instances come when follows from the data, the seed and
-    the settings alone, whatever the threads do. A loop that was left goes on where it
-    stopped; its threads end with it.
+    the next loop is the next epoch, in a new order. `epochs` yields several epochs
+    without a pause between them. The order of the instances depends only on the data,
+    the seed and the settings, not on the timing of threads. After a loop was left, the
+    next one continues where it stopped; a loop's threads end with it.
 
-    With ``keep=False`` an instance is read and recorded each time that a minibatch has
+    With ``keep=False`` an instance is read and recorded each time a minibatch contains
     it: for data sets whose recordings would not fit into memory, and for a `transform`
-    that changes instances at random.
+    that changes instances randomly.
 
-    With ``workers=N``, N processes read and record instances: while the loader is made,
-    if recordings are kept, else from the first loop until the loader is closed, as by
-    ``with eb.Loader(...) as loader``. Minibatches, types and plans are those that there
-    would be without workers. The model, the data set and the transform are pickled, so
-    their functions and classes stand at the top level of a module; a script starts its
-    work below ``if __name__ == "__main__":``, since workers import it. Workers use no
-    GPU. A data set with a length and an index that is no list, tuple or array, is read
-    by the workers and not here.
+    With ``workers=N``, N processes read and record instances: in the constructor if
+    recordings are kept, otherwise from the first loop until the loader is closed, for
+    example by ``with eb.Loader(...) as loader``. Minibatches, types and plans are the
+    same as without workers. The model, the data set and the transform are pickled, so
+    their functions and classes must be defined at the top level of a module. A script
+    must start its work below ``if __name__ == "__main__":``, because workers import it.
+    Workers do not use GPUs. A data set with a length and indexing that is not a list,
+    tuple or array is read by the workers, not by this process.
 
-    With ``fit=True``, what is decided from instances is decided by a sample of the data
-    set and not by the first minibatch that has a type (see `edbatch.Batched.fit`): by
-    ``batch_size`` instances, evenly spaced in the data set, whatever the order is. They
-    are read and recorded here and once more with ``keep=False``, as of epoch 0. Give it
-    to the loader of the data to train on, before other plans are made.
+    With ``fit=True``, decisions that depend on instances are based on a sample of the
+    data set, not on the first minibatch that has a type (see `edbatch.Batched.fit`).
+    The sample is ``batch_size`` instances, evenly spaced in the data set, independent
+    of the order. With ``keep=False`` these are additionally read and recorded in this
+    process, as for epoch 0. Use ``fit=True`` for the loader of the training data,
+    before other plans are made.
 
     A last minibatch that is not full is padded to ``batch_size`` instances, so that it
-    needs no program of its own: a loss has to leave out its rows of padding, as in
+    needs no program of its own. A loss has to mask its padding rows, as in
     ``jnp.mean(losses, where=plan.instance_mask)``, and takes the targets of
-    `Minibatch.padded_index`. Lists of padding are empty, so what is computed over the
-    elements of a `Ragged` needs nothing. With ``pad=False`` (or without a last
-    minibatch, ``drop_last=True``) there are no such rows.
+    `Minibatch.padded_index`. The lists of padding rows are empty, so computations over
+    the elements of a `Ragged` need no mask. With ``pad=False``, or without a last
+    minibatch (``drop_last=True``), there are no padding rows.
 
-    Where JAX's default device has memory of its own, as GPUs do, plans are sent there
-    as soon as they are made, in the threads, so that a step waits for no transfer.
+    If JAX's default device has its own memory, as GPUs do, the threads send plans there
+    as soon as they are made, so that a step does not wait for a transfer.
 
-    With one thread the plans, too, are the same in every run, unless a search within
-    milliseconds makes them. With several, those of new sizes may be padded differently
-    from run to run, which changes no result beyond rounding.
+    With one thread the plans are also the same in every run, unless a search with a
+    time limit in milliseconds makes them. With several threads, plans of new sizes may
+    be padded differently from run to run, which changes results by no more than
+    rounding.
 
     Args:
-        batched: The batched function; the shapes of its parameters are known to it
+        batched: The batched function; it must know the shapes of its parameters
             (``params=`` of `edbatch.batch`, or ``bind``).
-        instances: Instances, or recordings of them by this function: a sequence, or
-            anything to iterate over, which is made a list.
+        instances: Instances, or recordings of them by this function: a sequence, or any
+            iterable, which is converted to a list.
         batch_size: Instances per minibatch.
         seed: Seed of the order, and of a transform's random numbers.
         shuffle: Whether the order is random.
         group_by_size: Whether a minibatch holds instances with similar numbers of
             nodes, see `edbatch.loader.epoch_order`.
         drop_last: Whether to leave out a last minibatch that is not full.
-        pad: Whether to pad it.
+        pad: Whether to pad a last minibatch that is not full.
         prefetch: Minibatches planned ahead of the one in use; 0 for none, and no
-            threads. For each worker, if there are any during loops.
+            threads. If there are workers during loops, the number per worker.
         threads: Number of threads that plan.
-        workers: Number of processes that record; 0 to record here.
+        workers: Number of processes that record; 0 to record in this process.
         keep: Whether each instance is recorded once, and its recording kept.
         transform: Called as ``transform(instance, rng)`` for each instance that is
             read, with a ``numpy.random.Generator`` that depends on the seed, the epoch
-            and the instance's number; returns the instance to record. Takes
+            and the instance's number; returns the instance to record. Requires
             ``keep=False``.
-        fit: Whether to decide by a sample of the data set, as above.
-        state: What `state` gave in an earlier run, to go on from there.
+        fit: Whether decisions are based on a sample of the data set, as above.
+        state: A result of `state` in an earlier run, to continue from there.
 
     Attributes:
         batched: The batched function.
         batch_size: Instances per minibatch.
 
     Raises:
-        LoaderError: A setting is out of range or of another type, there is no
-            instance, the state is of another run, or something cannot be sent to
+        LoaderError: A setting is out of range or of the wrong type, there is no
+            instance, the state belongs to another run, or something cannot be sent to
             workers.
         EdbatchError: As for `edbatch.Batched.record`; a note names the instance.
 
@@ -204,12 +206,12 @@ class Loader:
             self.restore(state)
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Returns a one-line summary."""
         name, count = name_of(self.batched.model), self._state.instances
         return f"<Loader for {name}: {count} instances, {self.batch_size} a minibatch>"
 
     def __len__(self) -> int:
-        """Minibatches per epoch."""
+        """Number of minibatches per epoch."""
         full, rest = divmod(self._state.instances, self.batch_size)
         return full if self._state.drop_last else full + bool(rest)
 
@@ -218,17 +220,17 @@ class Loader:
         return self.epochs(1)
 
     def epochs(self, count: int | None = None) -> Iterator[Minibatch]:
-        """Yields the minibatches of several epochs, planned across their borders.
+        """Yields the minibatches of several epochs; plans ahead across their borders.
 
         Args:
-            count: How many epochs; one that was begun counts as one. None for no end.
+            count: Number of epochs, including one that was begun. None for no end.
 
         Yields:
-            The minibatches. When one is handed out, `state` is already behind it.
+            The minibatches. When one is yielded, `state` is already after it.
 
         Raises:
             LoaderError: The count is negative; or another loop over this loader began,
-                or its state was restored, while this one ran.
+                its state was restored, or it was closed, while this one ran.
             EdbatchError: A minibatch cannot be planned; a note names the instance.
         """
         until = None
@@ -239,7 +241,7 @@ class Loader:
         self._settings = self._settings.here()
         ahead = self._prefetch * max(self._data.workers, 1)
         tasks = self._tasks(until)
-        # Closing, so that a loop that is left does not leave threads behind.
+        # Closed explicitly, so that a loop that is left early leaves no threads behind.
         with closing(
             map_ahead(self._plan, tasks, ahead, self._threads, self._data.begin())
         ) as items:
@@ -281,28 +283,27 @@ class Loader:
 
     @property
     def wait_ms(self) -> float:
-        """Milliseconds that the loops waited for plans, their first ones aside."""
+        """Milliseconds that loops waited for plans, except each loop's first plan."""
         return self.report.wait_ms
 
     def state(self) -> dict[str, Any]:
-        """Returns the position behind the last minibatch handed out.
+        """Returns the position after the last yielded minibatch.
 
         Returns:
-            Numbers and strings, for JSON: the position, and the settings and a digest
-            of the data that it belongs to; of instances that are read anew
-            (``keep=False``) there is no digest.
+            Numbers and strings, for JSON: the position, the settings, and a digest of
+            the data; with ``keep=False`` there is no digest.
         """
         return asdict(self._state)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes to a position, whose minibatch is the next one.
+        """Moves to a saved position; the minibatch there is the next one.
 
         Args:
-            state: What `state` gave, in this run or in another of the same data and
-                settings.
+            state: A result of `state`, from this run or another one with the same data
+                and settings.
 
         Raises:
-            LoaderError: The state is of other data or settings.
+            LoaderError: The state belongs to other data or settings.
         """
         self._state = self._state.resumed(state, len(self))
         self._loop = object()
@@ -325,7 +326,7 @@ class Loader:
             epoch, step = epoch + 1, 0
 
     def _plan(self, task: _Task) -> Minibatch:
-        """Runs in the threads, where contexts of JAX's settings do not hold."""
+        """Runs in the threads, which JAX's thread-local settings do not reach."""
         with self._settings.hold():
             return self._plan_task(task)
 

@@ -13,13 +13,13 @@ class Minibatch:
     """A minibatch that is ready to run.
 
     Attributes:
-        plan: Its plan, for ``batched.apply``, whose arrays are on the device already
-            if that is a GPU. The result has ``N`` rows: the loader's ``batch_size``, if
-            it pads.
-        index: Which instances it holds, ``[B] int64``; B is less than N in the last
+        plan: Its plan, for ``batched.apply``; its arrays are on the device already if
+            that is a GPU. The result has ``N`` rows: the loader's ``batch_size``, if
+            the loader pads.
+        index: Numbers of its instances, ``[B] int64``; B may be less than N in the last
             minibatch of an epoch.
         epoch: Number of its epoch, from 0.
-        step: Its place in the epoch, from 0.
+        step: Its position in the epoch, from 0.
 
     Example:
         >>> import edbatch as eb
@@ -39,32 +39,32 @@ class Minibatch:
     step: int
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Returns a one-line summary."""
         count = len(self.index)
         return f"<Minibatch {self.step} of epoch {self.epoch}: {count} instances>"
 
     @property
     def mask(self) -> np.ndarray:
-        """True for instances, False for rows of padding; ``[N] bool``, on the host."""
+        """True for instances, False for padding rows; ``[N] bool``, on the host."""
         return np.arange(self.plan.shape.result.instances) < len(self.index)
 
     @property
     def padded_index(self) -> np.ndarray:
-        """An instance for every row of the result; ``[N] int64``.
+        """Instance number of each row of the result; ``[N] int64``.
 
-        ``targets[padded_index]`` are the targets of all rows; those of padding are the
-        targets of the first instance, which a loss that uses `mask` ignores.
+        ``targets[padded_index]`` are the targets of all rows. Padding rows get the
+        target of the first instance, which a loss that uses `mask` ignores.
         """
         padding = self.plan.shape.result.instances - len(self.index)
         return np.concatenate([self.index, np.repeat(self.index[:1], padding)])
 
     def drop_padding(self, result: Any) -> Any:
-        """Returns the results of the instances alone.
+        """Removes the padding rows of a result.
 
         Args:
-            result: What ``batched.apply(params, plan)`` returned, outside of traces.
+            result: The result of ``batched.apply(params, plan)``, outside of traces.
 
         Returns:
-            The same pytree with B rows, those of `index`.
+            The same pytree with B rows, one for each entry of `index`.
         """
         return first_rows(result, len(self.index))

@@ -1,12 +1,12 @@
 """The order of an epoch: the instances of each minibatch.
 
-The order follows from the seed and the number of the epoch alone, so nothing of a
-random generator has to be saved to go on in the midst of a run.
+The order depends only on the seed and the number of the epoch, so no state of a random
+generator has to be saved to continue in the middle of a run.
 """
 
 import numpy as np
 
-_NOISE = 0.1  # by which sizes are stretched or shrunk, at most, before they are sorted
+_NOISE = 0.1  # largest relative change of sizes before sorting
 
 
 def epoch_order(
@@ -21,24 +21,25 @@ def epoch_order(
 ) -> list[np.ndarray]:
     """Divides the instances of an epoch into minibatches.
 
-    With sizes, those of a minibatch are similar. Before the instances are sorted, each
-    size is changed at random by up to a tenth, so that the company of an instance
-    changes from epoch to epoch; then the minibatches are shuffled. Instances that do
-    not fill a minibatch are drawn from all sizes and come last.
+    With sizes, the instances of a minibatch have similar sizes. Before the instances
+    are sorted, each size is changed randomly by up to a tenth, so that an instance is
+    grouped with different ones from epoch to epoch; then the minibatches are shuffled.
+    Instances that do not fill a minibatch are drawn from all sizes and come last.
+    Without `shuffle`, sizes are not changed and minibatches are not shuffled.
 
     Args:
         num_instances: Number of instances, N.
         batch_size: Instances per minibatch.
         seed: Seed of the run.
         epoch: Number of the epoch, from 0.
-        shuffle: Whether the order is random; else it is that of the instances, or of
-            their sizes.
+        shuffle: Whether the order is random; otherwise it is the order of the
+            instances, or of their sizes.
         sizes: Size of each instance; ``[N]``. None to ignore sizes.
         drop_last: Whether to leave out a last minibatch that is not full.
 
     Returns:
-        One ``[batch_size] int64`` array of instances per minibatch, the last of them
-        shorter if `batch_size` does not divide ``N`` and it is not dropped.
+        One ``[batch_size] int64`` array of instances per minibatch; the last one is
+        shorter if `batch_size` does not divide ``N`` and `drop_last` is not set.
 
     Example:
         >>> [each.tolist() for each in epoch_order(5, 2, shuffle=False)]
@@ -66,11 +67,11 @@ def epoch_order(
 
 
 def evenly_spaced(count: int, sample: int) -> np.ndarray:
-    """Chooses a sample of a data set that depends on its length alone.
+    """Chooses a sample of a data set that depends only on its length.
 
     Args:
         count: Number of instances.
-        sample: How many to choose; all if there are fewer.
+        sample: Number of instances to choose; all are chosen if there are fewer.
 
     Returns:
         Their numbers, ascending; ``[S] int64``.

@@ -1,4 +1,4 @@
-"""Work done ahead in threads, whose results come in the order of the tasks."""
+"""Runs tasks ahead in background threads and yields their results in order."""
 
 import os
 import sys
@@ -25,25 +25,25 @@ def map_ahead(
 ) -> Generator[Result, None, None]:
     """Applies a function to tasks in background threads, some tasks ahead.
 
-    The threads start with the first result asked for. They end when the tasks do, when
-    the function raises, and when the iterator is closed or collected; what they have
-    begun is waited for.
+    The threads start when the first result is requested. They end when the tasks are
+    exhausted, when the function raises, and when the iterator is closed or collected;
+    calls that are running are waited for.
 
     Args:
         function: Called in the threads.
-        tasks: Its arguments; read in the thread that asks for results.
-        ahead: How many tasks are begun beyond the one whose result is in use; 0 to
-            call the function only when its result is asked for, without threads.
+        tasks: Its arguments; iterated in the thread that requests results.
+        ahead: Number of tasks started beyond the one whose result is in use; 0 to call
+            the function only when its result is requested, without threads.
         threads: Number of threads.
-        ended: Called when no more results will be asked for, before the threads are
-            waited for: lets a function return that waits for something else.
+        ended: Called when no more results will be requested, before the threads are
+            waited for: it can make calls return that wait for something else.
 
     Yields:
-        The results, in the order of the tasks; an exception of the function arrives in
-        its result's place.
+        The results, in the order of the tasks; an exception of the function is raised
+        in place of its result.
 
     Raises:
-        LoaderError: This process is a fork of the one that asked for the first result.
+        LoaderError: This process is a fork of the one that requested the first result.
 
     Example:
         >>> list(map_ahead(abs, [3, -4, -5], ahead=2))
@@ -58,7 +58,7 @@ def map_ahead(
     remaining = iter(tasks)
     begun: deque[Future[Result]] = deque()
     pool = ThreadPoolExecutor(threads, thread_name_prefix=THREAD_NAME)
-    # A local name: modules may be gone when a forgotten iterator is collected.
+    # Local names: modules may be gone when an abandoned iterator is collected.
     python_ends, pid, owner = sys.is_finalizing, os.getpid, os.getpid()
     try:
         begun.extend(pool.submit(function, each) for each in islice(remaining, ahead))
@@ -69,11 +69,11 @@ def map_ahead(
                     " of, and the threads that plan ahead are there; begin a loop in"
                     " each process, or start processes by multiprocessing's 'spawn'"
                 )
-            # Before the wait, and before the consumer's own work: the threads go on.
+            # Submitted before waiting and yielding, so that the threads keep working.
             begun.extend(pool.submit(function, each) for each in islice(remaining, 1))
             yield begun.popleft().result()
     finally:
         ended()
-        # Else Python has ended the threads itself, or a fork of the process has none.
+        # Otherwise Python has ended the threads itself, or this is a fork without them.
         if not python_ends() and pid() == owner:
             pool.shutdown(wait=True, cancel_futures=True)

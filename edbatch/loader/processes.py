@@ -1,14 +1,15 @@
 """Worker processes, whose answers are read in the order of the tasks.
 
 Workers are spawned. A fork of a process that runs JAX may hang: JAX and XLA run
-threads, whose locks a fork copies as they are. A fork server stays behind when a loader
-is closed, and belongs to the whole program. A spawned worker begins with nothing, takes
-about two seconds to import what it needs, and ends without a trace.
+threads, and a fork copies their locks in whatever state they are. A fork server is
+still there after a loader is closed, and is shared by the whole program. A spawned
+worker starts from scratch, takes about two seconds for its imports, and leaves nothing
+behind.
 
-What a worker sends goes through a pipe. To read 35 kB, the recording of 64 trees, takes
-11 µs of this process in one message, 16 with buffers in messages of their own, and 47
-from a block of shared memory; 110 kB take 18, 17 and 62. From 1 MB on shared memory is
-as good; 10 MB take 9.6, 14.2 and 2.8 ms.
+Workers send answers through a pipe. Reading 35 kB, the recording of 64 trees, takes
+this process 11 µs in one message, 16 µs with buffers in separate messages, and 47 µs
+from a block of shared memory; 110 kB take 18, 17 and 62 µs. From 1 MB on shared memory
+is as fast; 10 MB take 9.6, 14.2 and 2.8 ms.
 """
 
 import os
@@ -36,14 +37,14 @@ from edbatch.loader.worker import (
 )
 
 PROCESS_NAME = "edbatch-loader"
-_POLL_S = 0.05  # in which a wait finds out that nobody wants the answer any more
+_POLL_S = 0.05  # interval for checking whether an answer is still wanted
 _GRACE_S = 1.0  # for a worker to end by itself
-_EXIT_S = 10.0  # for one that has closed its pipe, and runs what is left at its exit
+_EXIT_S = 10.0  # for a worker that has closed its pipe to finish its exit handlers
 _starting = threading.Lock()
 
 
 class Stopped(Exception):
-    """The loop that wanted an answer has ended."""
+    """The loop that waited for an answer has ended."""
 
 
 class _Worker:
@@ -52,20 +53,20 @@ class _Worker:
     def __init__(self, process: BaseProcess, connection: Connection) -> None:
         self.process = process
         self.connection = connection
-        self.waiting = 0  # tasks sent whose answers were not read
+        self.waiting = 0  # number of tasks sent whose answers were not read
         self.started = False
 
     def send(self, message: bytes) -> None:
         self.waiting += 1
-        with suppress(OSError):  # it has ended; whoever waits for the answer is told
+        with suppress(OSError):  # it has ended, and reading the answer will raise
             self.connection.send_bytes(message)
 
     def receive(self, serial: int, stopped: threading.Event) -> Any:
-        """Reads the answer to a task; drops those to earlier ones.
+        """Reads the answer to a task; drops answers to earlier tasks.
 
         Raises:
             EOFError: The process has ended.
-            Stopped: Nobody waits any more.
+            Stopped: Nobody waits for the answer any more.
         """
         while True:
             ready = wait([self.connection, self.process.sentinel], _POLL_S)
@@ -99,13 +100,13 @@ class Ticket:
         self.outcome: Callable[[], Any] | None = None
 
     def result(self) -> Any:
-        """Waits for the answer; those to earlier tasks are read before it.
+        """Waits for the answer; answers to earlier tasks are read before it.
 
         Returns:
-            What `read` of `Workers` made of the answer.
+            The result of `read` of `Workers` for the answer.
 
         Raises:
-            Exception: What was raised in the worker, caused by a `WorkerTraceback`.
+            Exception: Raised in the worker; its cause is a `WorkerTraceback`.
             LoaderError: The worker has ended.
             Stopped: The loop has ended.
         """
@@ -118,7 +119,7 @@ class Workers:
     Args:
         count: Number of processes.
         setup: A pickled `edbatch.loader.worker.Setup`.
-        read: Reads an answer, in the order of the tasks.
+        read: Converts an answer; called in the order of the tasks.
     """
 
     def __init__(self, count: int, setup: bytes, read: Callable[[Any], Any]) -> None:
@@ -128,7 +129,7 @@ class Workers:
         self._serial = 0
         self._workers: list[_Worker] = []
         self._owner = os.getpid()
-        # What ends the processes must not keep this object alive.
+        # The finalizer must not keep this object alive.
         self._finish = weakref.finalize(self, _end, self._workers, self._owner)
         with _start_of_workers():
             for k in range(count):
@@ -136,7 +137,7 @@ class Workers:
         self.stopped = threading.Event()
 
     def submit(self, task: Task) -> Ticket:
-        """Gives a task to the worker that has least to do."""
+        """Gives a task to the worker with the fewest unread answers."""
         worker = min(self._workers, key=lambda each: each.waiting)
         self._serial += 1
         ticket = Ticket(self, worker, self._serial, task)
@@ -155,7 +156,7 @@ class Workers:
         return ticket
 
     def result(self, ticket: Ticket) -> Any:
-        """Reads answers in the order of the tasks, up to that to a task."""
+        """Reads answers in the order of the tasks, up to a ticket's; returns that."""
         with self._lock:
             while ticket.outcome is None:
                 if self.stopped.is_set() or not self._order:
@@ -176,15 +177,15 @@ class Workers:
             return partial(_raise, failure)
         try:
             found = self._read(answer)
-        except Exception as error:  # and the answers after it can still be read
+        except Exception as error:  # later answers can still be read
             return partial(_raise, error)
         return lambda: found
 
     def begin(self) -> threading.Event:
-        """Begins a loop; what an earlier one has asked for is dropped.
+        """Begins a loop; the tasks of an earlier loop are dropped.
 
         Returns:
-            To be set when nobody waits for answers any more.
+            The event to set when nobody waits for answers any more.
         """
         self._drop_all()
         self.stopped = threading.Event()
@@ -197,15 +198,15 @@ class Workers:
 
     @property
     def alive(self) -> bool:
-        """Whether all processes run; those of another process are of no use here."""
+        """Whether all processes run, and were started by this process."""
         workers = self._workers
         if os.getpid() != self._owner:
             return False
         return bool(workers) and all(each.process.is_alive() for each in workers)
 
     def close(self) -> None:
-        """Ends the processes; what they were recording is dropped."""
-        if os.getpid() == self._owner:  # else a lock may be held for good
+        """Ends the processes; their unfinished recordings are dropped."""
+        if os.getpid() == self._owner:  # in a fork, a lock may be held forever
             self._drop_all()
         self._finish()
 
@@ -232,7 +233,7 @@ def _start(name: str, setup: bytes) -> _Worker:
 
 @contextmanager
 def _start_of_workers() -> Iterator[None]:
-    """Processes that are started here use no GPU, and ignore Ctrl-C.
+    """Context in which started processes use no GPU and ignore Ctrl-C.
 
     Ctrl-C reaches all processes of a terminal. The loader ends its workers itself.
     """
@@ -240,7 +241,7 @@ def _start_of_workers() -> Iterator[None]:
     with _starting:
         before = os.environ.get("JAX_PLATFORMS")
         os.environ["JAX_PLATFORMS"] = "cpu"
-        if blocks:  # its start, with the first process, would end the blocking
+        if blocks:  # started later, the tracker would unblock the signals
             resource_tracker.ensure_running()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ()) if blocks else set()
         try:
@@ -257,9 +258,9 @@ def _start_of_workers() -> Iterator[None]:
 
 
 def _end(workers: list[_Worker], owner: int) -> None:
-    """Ends processes: those that wait for tasks by themselves, others by a signal.
+    """Ends processes: idle ones by closing their pipes, others by a signal.
 
-    A fork of the process that started them lets go of them.
+    A fork of the process that started them only closes its ends of the pipes.
     """
     for each in workers:
         each.connection.close()
@@ -278,7 +279,7 @@ def _end(workers: list[_Worker], owner: int) -> None:
 
 
 def _ended(worker: _Worker, numbers: list[int]) -> LoaderError:
-    """The error for a process that has ended by itself."""
+    """Returns the error for a process that has ended by itself."""
     worker.process.join(_EXIT_S)
     code = worker.process.exitcode
     how = "closed its pipe" if code is None else f"ended with exit code {code}"

@@ -1,4 +1,4 @@
-"""Times that the consumer of a loader waited for plans."""
+"""Measures how long the consumer of a loader waits for plans."""
 
 import time
 from dataclasses import dataclass
@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LoaderReport:
-    """Times of a loop over a loader, by part.
+    """Times of loops over a loader.
 
-    The consumer's wait is the most that the device can have waited: while the consumer
-    waits for a plan, the device may still compute what was dispatched before.
+    The consumer's wait is an upper bound of the device's: while the consumer waits for
+    a plan, the device may still run work that was dispatched before.
 
     Attributes:
-        minibatches: Minibatches handed out.
+        minibatches: Number of minibatches yielded.
         start_ms: Waits for the first minibatch of each loop, which cannot be planned
             ahead; not part of the times below.
         wait_ms: Waits for all other minibatches.
-        elapsed_ms: Time from the first minibatch of each loop to the last one that was
-            asked for: waits and the consumer's own work.
+        elapsed_ms: Time from the first minibatch of each loop to the last requested
+            one: waits and the consumer's own work.
 
     Example:
         >>> print(LoaderReport(101, start_ms=9.0, wait_ms=12.0, elapsed_ms=3000.0))
@@ -50,20 +50,20 @@ class WaitClock:
         self._wait_s = 0.0
         self._elapsed_s = 0.0
         self._asked = 0.0
-        self._handed: float | None = None  # when the loop got its last minibatch
+        self._handed: float | None = None  # time when the loop got its last minibatch
 
     def begin(self) -> None:
         """Notes that a new loop begins."""
         self._handed = None
 
     def ask(self) -> None:
-        """Notes that the consumer asks for a minibatch."""
+        """Notes that the consumer requests a minibatch."""
         self._asked = time.perf_counter()
         if self._handed is not None:
             self._elapsed_s += self._asked - self._handed
 
     def hand_out(self) -> None:
-        """Notes that the consumer gets the minibatch that it asked for."""
+        """Notes that the consumer gets the requested minibatch."""
         now = time.perf_counter()
         waited = now - self._asked
         if self._handed is None:

@@ -1,4 +1,4 @@
-"""A loader's state for checkpoints, and the check that it is the same loader."""
+"""A loader's state for checkpoints, and the check that it fits a loader."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -13,20 +13,20 @@ from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.type_table import TypeTable
 
 _POSITION = ("epoch", "step")
-FRESH = "read anew"  # in place of a digest, which would read all
+FRESH = "read anew"  # in place of a digest, for which all data would have to be read
 
 
 @dataclass(frozen=True)
 class LoaderState:
-    """A position in the minibatches of a run, and what they follow from.
+    """A position in the minibatches of a run, and the settings that determine them.
 
     Attributes:
         epoch: Epoch of the next minibatch, from 0.
-        step: Its place in the epoch, from 0.
+        step: Its position in the epoch, from 0.
         seed: Seed of the run.
         batch_size: Instances per minibatch.
         shuffle: Whether the order is random.
-        group_by_size: Whether instances of a minibatch are of similar size.
+        group_by_size: Whether the instances of a minibatch have similar sizes.
         drop_last: Whether a last minibatch that is not full is left out.
         instances: Number of instances.
         data: Digest of the instances, see `digest`.
@@ -43,10 +43,17 @@ class LoaderState:
     data: str
 
     def resumed(self, state: Any, steps: int) -> "LoaderState":
-        """Moves to a saved position, if it is one of the same run.
+        """Returns this state at a saved position, if that belongs to the same run.
+
+        Args:
+            state: A saved state, as a mapping.
+            steps: Number of minibatches of an epoch.
+
+        Returns:
+            The state at the saved position.
 
         Raises:
-            LoaderError: The state is none, or is of other data or settings.
+            LoaderError: `state` is not a state, or belongs to other data or settings.
         """
         names = [each.name for each in fields(self)]
         if not isinstance(state, Mapping) or set(state) != set(names):
@@ -76,13 +83,13 @@ class LoaderState:
 
 
 def _number(entry: Any) -> Any:
-    """A number as Python's: checkpoints may give arrays or NumPy's integers back."""
+    """Converts to a Python number: checkpoints may return arrays or NumPy integers."""
     is_scalar = hasattr(entry, "dtype") and getattr(entry, "shape", None) == ()
     return np.asarray(entry).item() if is_scalar else entry
 
 
 def _same(own: object, other: object) -> bool:
-    equal = np.asarray(own == other)  # checkpoints may give arrays back
+    equal = np.asarray(own == other)  # checkpoints may return arrays
     return equal.ndim == 0 and bool(equal)
 
 
@@ -103,19 +110,19 @@ def _other_run(name: str, other: object, own: object) -> LoaderError:
 
 
 def digest(recordings: Sequence[DataflowGraph]) -> str:
-    """Returns a text that differs for other instances, or another order of them.
+    """Returns a hash of instances and their order.
 
-    It does not depend on what else a model recorded before, which numbers types.
+    It does not depend on the numbers of types, which other recordings change.
     """
     found = hashlib.blake2b(digest_size=8)
-    name = cache(_name)  # by the table, of which there is one, and the type
+    name = cache(_name)  # by table (there is one) and type
     for each in recordings:
         avals = each.types.avals
         pools = sorted(
             (repr(avals[kind].shape), str(pool.dtype), pool.tobytes())
             for kind, pool in each.externals.items()
         )
-        # Types by their first node: their numbers depend on what was recorded before.
+        # Types in the order of their first nodes: numbers depend on other recordings.
         types, first, place = np.unique(
             each.node_type, return_index=True, return_inverse=True
         )
@@ -130,7 +137,7 @@ def digest(recordings: Sequence[DataflowGraph]) -> str:
 
 
 def _name(types: TypeTable, type_id: int) -> tuple[str, ...]:
-    """Names a type without the numbers that depend on what was recorded before."""
+    """Names a type without numbers that depend on earlier recordings."""
     node_type = types.types[type_id]
     key = node_type.key
     constants = [

@@ -1,7 +1,7 @@
 """A worker process of a loader, which reads instances and records them.
 
-A worker traces the cells of types that are new, and compiles and runs nothing. So it
-starts no client of XLA, and holds no memory of a GPU.
+A worker traces the cells of new types, but compiles and runs nothing. So it starts no
+XLA client, and takes no GPU memory.
 """
 
 import pickle
@@ -17,25 +17,25 @@ from edbatch.graph.portable_graph import GraphPacker, PackedGraph
 from edbatch.graph.type_table import TypeTable
 from edbatch.loader.fresh import DataSource, InstanceRecorder
 
-# Settings of JAX on which shapes and dtypes depend, whoever has set them.
+# JAX settings that affect shapes and dtypes, wherever they were set.
 SETTINGS = (
     "jax_enable_x64",
     "jax_numpy_dtype_promotion",
     "jax_numpy_rank_promotion",
     "jax_default_prng_impl",
 )
-STARTED = 0  # the number of a message that answers no task
+STARTED = 0  # serial number of the message that the worker has started
 PROTOCOL = 5
 
 
 class Setup(NamedTuple):
-    """The task of a worker, sent once.
+    """Everything that a worker needs to start, sent once.
 
     Attributes:
         model: The model.
-        types: The model's types, as far as they are known.
-        source: The data set; None if instances come with the tasks.
-        whole: As of `InstanceRecorder`.
+        types: The model's types known so far.
+        source: The data set; None if tasks contain instances.
+        whole: As for `InstanceRecorder`.
         settings: Values of `SETTINGS`.
     """
 
@@ -61,7 +61,7 @@ class Task(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """An exception on its way to the process of the loader.
+    """An exception that is sent to the process of the loader.
 
     Attributes:
         error: The exception, without its traceback.
@@ -73,14 +73,14 @@ class Failure(NamedTuple):
 
 
 class WorkerTraceback(Exception):
-    """Traceback of an exception raised in a worker process; its cause."""
+    """Traceback of an exception raised in a worker process; set as its cause."""
 
     def __str__(self) -> str:
         return f'\n"""\n{self.args[0]}"""'
 
 
 class _Worker:
-    """The recorder of one process, made when the first task comes."""
+    """The recorder of one process, created for the first task."""
 
     def __init__(self, setup: bytes) -> None:
         found: Setup = pickle.loads(setup)
@@ -109,8 +109,9 @@ def serve(connection: Connection, setup: bytes) -> None:
     """Answers tasks until the other end of the connection is closed.
 
     Args:
-        connection: Brings a serial number and a `Task`; takes the number and a list of
-            `PackedGraph`, or a `Failure`. First it takes that the process has started.
+        connection: Receives a serial number and a `Task`; sends the number and a list
+            of `PackedGraph`, or a `Failure`. The first message sent says that the
+            process has started.
         setup: A pickled `Setup`.
     """
     worker = None
@@ -140,7 +141,7 @@ def _failure(error: Exception) -> Failure:
     text = "".join(traceback.format_exception(error))
     try:
         pickle.loads(pickle.dumps(error, PROTOCOL))
-    except Exception:  # it cannot travel; what it says can
+    except Exception:  # it cannot be pickled, but its message can
         found = LoaderError(
             f"a worker process of a loader met {type(error).__name__}: {error}"
         )

@@ -1,5 +1,6 @@
-"""Lowered programs, kept between processes: a second one traces none of them.
+"""Keeps lowered programs between processes, so that later processes do not trace them.
 
-Its fine program of the first gradient is there 1.1 s earlier for trees, and 2.7 s for a
-network of 17 types (`experiments/first_gradient.py`, docs/results.md).
+In a second process, the fine program of the first gradient is ready 1.1 s earlier for
+trees, and 2.7 s earlier for a network of 17 types (`experiments/first_gradient.py`,
+docs/results.md).
 """

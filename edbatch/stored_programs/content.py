@@ -1,13 +1,13 @@
-"""Hashes by content: what is equal in another process has the same one.
+"""Hashes values by content: equal values have equal hashes in every process.
 
-A key made of them stands for a program, and a wrong program gives wrong numbers. So
-only what is known to be hashed whole is: plain values, arrays, dtypes, enumerations,
-dataclasses and named tuples of edbatch, JAX and NumPy, and jaxprs of JAX's own
-primitives. Functions are not, nor anything else that is not listed here;
-`UnknownContentError` says so, and the program is traced.
+Keys made of these hashes identify programs, and a wrong program gives wrong numbers. So
+only values that are known to be hashed completely are accepted: plain values, arrays,
+dtypes, enumerations, dataclasses and named tuples of edbatch, JAX and NumPy, and jaxprs
+of JAX's own primitives. Functions, and all other values that are not listed here, raise
+`UnknownContentError`; the program is then traced.
 
-Each part is written with its kind and its length, so that no two different values are
-one text. Variables of a jaxpr are numbered in the order in which they are defined.
+Each part is written with its kind and its length, so that different values never give
+the same bytes. Variables of a jaxpr are numbered in the order of their definition.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ from edbatch.cell.jaxpr import (
     type_text,
 )
 
-_MODULES = ("edbatch", "jax", "numpy", "ml_dtypes")  # whose classes are known
+_MODULES = ("edbatch", "jax", "numpy", "ml_dtypes")  # modules of known classes
 _KEYS = ("key<fry>", "key<rbg>", "key<urbg>")  # dtypes of JAX's own generators
 
 
@@ -47,12 +47,12 @@ class UnknownContentError(Exception):
 
 
 class Content:
-    """A hash of values, in the order in which they are put in.
+    """A hash of values, in the order in which they are added.
 
     Args:
-        with_rules: Whether that of an equation of `jax.custom_jvp` holds its rule,
-            which is traced for it. JAX keeps that trace, and with it what the rule read
-            from outside.
+        with_rules: Whether the hash of a `jax.custom_jvp` equation includes its rule,
+            which is traced for this. JAX caches that trace, and with it the values of
+            outer variables that the rule read.
 
     Example:
         >>> one, other = Content(), Content()
@@ -83,17 +83,17 @@ class Content:
         }
 
     def digest(self) -> str:
-        """Returns the hash of all that was put in, 64 hexadecimal digits."""
+        """Returns the hash of all added values, 64 hexadecimal digits."""
         return self._hash.hexdigest()
 
     def put(self, value: Any) -> None:
         """Adds a value.
 
         Args:
-            value: Any value of the kinds above.
+            value: A value of the kinds listed in the module's docstring.
 
         Raises:
-            UnknownContentError: It is of another kind, or a part of it is.
+            UnknownContentError: It, or a part of it, is of another kind.
         """
         writer = self._writers.get(type(value))
         if writer is not None:
@@ -123,7 +123,7 @@ class Content:
 
         Raises:
             UnknownContentError: An equation has a parameter that cannot be hashed, a
-                primitive that is not JAX's, an effect or a rule of `jax.custom_vjp`.
+                primitive that is not JAX's, an effect or a `jax.custom_vjp` rule.
         """
         number: dict[Var, int] = {}
         self._write("body", b"")
@@ -149,9 +149,10 @@ class Content:
         self._define(eqn.outvars, number)
 
     def _put_rule(self, eqn: JaxprEqn) -> None:
-        """Adds a rule of tangents; programs have first derivatives only.
+        """Adds a `jax.custom_jvp` rule.
 
-        So rules of what the rule calls, often the function itself, are not asked for.
+        Programs have first derivatives only, so the rules of functions that the rule
+        itself calls, often the original function, are not added.
         """
         rule = tangents_of(eqn)
         if rule is None:
@@ -232,7 +233,7 @@ class Content:
         self._put_sequence(sorted(map(digest_of, values)))
 
     def _put_record(self, value: Any) -> None:
-        """Adds a class, or an instance of a dataclass or named tuple."""
+        """Adds a class, or an instance of a dataclass or a named tuple."""
         own = value if isinstance(value, type) else type(value)
         if own.__module__.partition(".")[0] not in (*_MODULES, "builtins"):
             raise UnknownContentError(f"a value of {own}")

@@ -1,8 +1,8 @@
-"""The folder of lowered programs: that of JAX's persistent cache, where it is on.
+"""The folder of lowered programs: JAX's persistent cache folder, if the cache is on.
 
-A file holds the hash of the rest, so that one that was cut off or changed is found; it
-is removed, and the program is lowered again. Files are written beside their place and
-moved there, so that another process sees a whole file or none.
+A file begins with the hash of its content, so that truncated or changed files are
+detected; they are removed, and the program is lowered again. Files are written under a
+temporary name and renamed, so that other processes see complete files only.
 """
 
 import hashlib
@@ -18,8 +18,8 @@ import jax
 FOLDER_OPTION = "jax_compilation_cache_dir"
 _IS_ON = "jax_enable_compilation_cache"
 _SUFFIX = "-stablehlo"
-# Notes of fine and coarse programs name their tier. Of a file that is being written,
-# eight characters of `tempfile` stand behind the name.
+# Names of notes about fine and coarse programs contain the tier. While a file is being
+# written, eight characters from `tempfile` follow its name.
 _FILE = re.compile(
     rf"edbatch-(?:coarse-|fine-)?[0-9a-f]{{64}}{_SUFFIX}(?:[a-z0-9_]{{8}})?"
 )
@@ -28,12 +28,12 @@ _HASH_BYTES = 32
 
 
 def is_lowered(name: str) -> bool:
-    """Tells whether a file of this name is one that `Folder` writes."""
+    """Returns whether a file of this name is one that `Folder` writes."""
     return _FILE.fullmatch(name) is not None
 
 
 class Folder:
-    """The folder that a process uses, and whether it warned of it.
+    """The folder that a process uses; warns at most once about problems with it.
 
     Attributes:
         opened: The folder that was opened last; None if there was none.
@@ -45,7 +45,7 @@ class Folder:
 
     @property
     def path(self) -> Path | None:
-        """The folder, if it is that of JAX's cache and the cache is on; else None."""
+        """The folder if JAX's cache is on and uses it; otherwise None."""
         is_on = getattr(jax.config, _IS_ON)
         in_use = getattr(jax.config, FOLDER_OPTION)
         return self.opened if is_on and in_use == str(self.opened) else None
@@ -54,10 +54,10 @@ class Folder:
         """Reads a file.
 
         Args:
-            key: The key that it was written under.
+            key: The key under which it was written.
 
         Returns:
-            What was written; None if there is no such file, or it is damaged.
+            Its content; None if there is no such file, or it is damaged.
         """
         if self.path is None:
             return None
@@ -74,16 +74,16 @@ class Folder:
             self._warn(f"{file} is damaged")
             self.remove(key)
             return None
-        with suppress(OSError):  # what is used is kept for longest
+        with suppress(OSError):  # the least recently used files are removed first
             os.utime(file)
         return found
 
     def write(self, key: str, content: bytes) -> bool:
-        """Writes a file, in place of one of its name.
+        """Writes a file; replaces one of the same name.
 
         Args:
-            key: The key to read it by.
-            content: What to write.
+            key: The key for reading it.
+            content: The content.
 
         Returns:
             Whether it was written.
@@ -97,7 +97,7 @@ class Folder:
                 stream.write(hashlib.sha256(content).digest())
                 stream.write(content)
             os.replace(beside, file)
-        except FileNotFoundError:  # somebody removed the folder; JAX warns of it, too
+        except FileNotFoundError:  # the folder was removed; JAX warns about it, too
             return False
         except OSError as error:
             if beside is not None:
@@ -108,7 +108,7 @@ class Folder:
         return True
 
     def remove(self, key: str) -> None:
-        """Removes a file, if it is there."""
+        """Removes a file if it exists."""
         if self.path is not None:
             with suppress(OSError):
                 self._file(key).unlink()

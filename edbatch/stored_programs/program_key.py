@@ -1,9 +1,9 @@
-"""Keys of lowered programs: hashes of all that they are made of.
+"""Keys of lowered programs: hashes of everything that the programs depend on.
 
-That is what the types' cells compute (their jaxprs, and the rules of `jax.custom_jvp`
-where the function differentiates), how their rows are read, the loops, the options, the
-parameters' structure, JAX's settings and version, and the sources of edbatch that make
-programs.
+These are the computations of the types' cells (their jaxprs, and the `jax.custom_jvp`
+rules if the function differentiates), the way in which their rows are read, the loops,
+the options, the structure of the parameters, JAX's settings and version, and the
+sources of edbatch that make programs.
 """
 
 import functools
@@ -24,7 +24,7 @@ from edbatch.graph.parameters import describe
 from edbatch.graph.type_table import TypeTable
 from edbatch.stored_programs.content import Content, UnknownContentError, digest_of
 
-# Names of settings that say nothing of what is traced have one of these in them.
+# Settings do not affect tracing if their names contain one of these words.
 _OTHER_SETTINGS = ("cache", "log", "traceback", "profil", "nans", "infs")
 _SOURCES = (
     *("*.py", "graph", "cell", "stream", "executor", "gradient"),
@@ -38,16 +38,16 @@ def program_key(
     """Returns the key of a function of a program.
 
     Args:
-        what: Which function.
+        what: Identifies the function.
         program: The program.
-        static: All else that it is made of: shapes and dtypes of its arguments.
-        differentiates: Whether it belongs to a backward pass. Else what rules of
-            `jax.custom_jvp` compute is no part of it, and they are not traced: that
-            would settle what they read from outside before the first gradient.
+        static: Everything else that it depends on: shapes and dtypes of its arguments.
+        differentiates: Whether it belongs to a backward pass. If not, `jax.custom_jvp`
+            rules are not part of the key and are not traced: tracing them before the
+            first gradient would fix the values of outer variables that they read.
 
     Returns:
-        The key, equal in all processes; None if a cell, or something in it, cannot be
-        hashed by its content.
+        The key, equal in all processes; None if a cell, or a part of it, cannot be
+        hashed by content.
     """
     settings = _settings()
     key = (program_key, program, settings, differentiates)
@@ -80,7 +80,7 @@ def _content_of(program: ProgramShape, with_rules: bool) -> str | None:
 def _put_type(
     content: Content, program: ProgramShape, type_id: int, with_rules: bool
 ) -> None:
-    """Adds what a type's cell computes, and where it reads and writes."""
+    """Adds the computation of a type's cell, and the kinds it reads and writes."""
     node_type, types = program._type(type_id), program.types
     content.put((type_id, str(node_type.key), _template(node_type)))
     for kinds in (
@@ -95,7 +95,7 @@ def _put_type(
 
 
 def _cell_digest(node_type: NodeType, types: TypeTable, with_rules: bool) -> str:
-    """The hash of a cell's equations; once for all programs."""
+    """Returns the hash of a cell's equations; computed once for all programs."""
     graph, specs = traced_type(node_type, types)
 
     def make() -> tuple[str | None, str]:
@@ -123,7 +123,7 @@ def _body(graph: CellGraph) -> Body:
 
 
 def _template(node_type: NodeType) -> tuple[Any, ...]:
-    """Call structure of a cell; constants are in its equations."""
+    """Call structure of a cell, without constants: they are in its equations."""
     template = node_type.template
     leaves = [
         (kind, describe(content._steps))
@@ -140,7 +140,7 @@ def _aval(types: TypeTable, kind: int) -> tuple[Any, ...]:
 
 def _settings() -> tuple[tuple[str, str], ...]:
     """All settings of JAX in this thread that may change what is traced."""
-    values = jax.config.values  # some settings are no attributes
+    values = jax.config.values  # some settings are not attributes of `jax.config`
     return tuple(
         (name, repr(getattr(jax.config, name, values[name])))
         for name in _setting_names()

@@ -1,9 +1,9 @@
 """Functions of a program that are lowered once for all processes.
 
-The first process traces and lowers a function of flat arrays by `jax.export`; a second
-one, with the same key, reads the StableHLO, which JAX puts into the module of whatever
-calls it. The first process does likewise with what it has just written, so that both
-lower the same module, and the second one finds the compiled program in JAX's cache.
+The first process traces and lowers a function of flat arrays by `jax.export`. Another
+process with the same key reads the StableHLO, which JAX inlines into the module of the
+caller. The first process also inlines the StableHLO that it has just written, so both
+lower the same module, and the other process finds the compiled program in JAX's cache.
 """
 
 import threading
@@ -51,10 +51,12 @@ class StoredProgram:
 
     Args:
         function: The function.
-        exported: As `jax.export` made it.
+        exported: The result of `jax.export` for it.
 
     Attributes:
-        platform: The platform that it was lowered for.
+        traced: The function, for tracing.
+        kept: Calls the StableHLO.
+        platform: The platform for which it was lowered.
         results: Shapes and dtypes of its results.
     """
 
@@ -76,18 +78,18 @@ def call_stored(
     *,
     differentiates: bool,
 ) -> tuple[Sequence[Any], str] | None:
-    """Calls a function of a program, by its lowered program if one can be kept.
+    """Calls a function of a program through its stored StableHLO, if it can be stored.
 
     Args:
         what: The function's name.
         program: The program.
-        static: All else that the function is made of, beside the arrays' types.
-        function: Of arrays, to a sequence of arrays.
+        static: Everything else that the function depends on, besides the arrays' types.
+        function: Maps arrays to a sequence of arrays.
         arrays: Its arguments, traced.
         differentiates: Whether it belongs to a backward pass.
 
     Returns:
-        The results, and the key of the program; None if none can be kept.
+        The results, and the key of the program; None if it cannot be stored.
 
     Raises:
         NotStoredError: The program is not in the folder, under `only_stored`.
@@ -108,7 +110,7 @@ def _key(
     arrays: Sequence[Any],
     differentiates: bool,
 ) -> str | None:
-    """The key of a function; None where programs are not kept."""
+    """Returns the key of a function; None if programs are not stored."""
     backend = jax.default_backend()
     if (
         FOLDER.path is None
@@ -129,7 +131,7 @@ def _find(
     function: Flat,
     arrays: Sequence[Any],
 ) -> StoredProgram | None:
-    """Returns a program, from this process, from the folder or made now."""
+    """Returns a program from this process or the folder; makes it if necessary."""
     known = program.types.derived(("stored programs",), dict[str, Any])
     if key in known:
         return known[key]
@@ -146,7 +148,7 @@ def _find(
 def _read(key: str, content: bytes) -> export.Exported | None:
     try:
         return export.deserialize(bytearray(content))
-    except Exception:  # whatever a file of another version makes JAX raise
+    except Exception:  # any error for a file of another version
         FOLDER.remove(key)
         return None
 
@@ -154,7 +156,7 @@ def _read(key: str, content: bytes) -> export.Exported | None:
 def _make(
     key: str, what: str, function: Flat, arrays: Sequence[Any]
 ) -> export.Exported | None:
-    """Lowers a function and writes it; None if `jax.export` does not take it."""
+    """Lowers and stores a function; None if `jax.export` does not support it."""
 
     def flat(*own: Any) -> Sequence[Any]:
         return function(*own)
@@ -165,11 +167,11 @@ def _make(
         jax.ShapeDtypeStruct(each.shape, each.dtype, weak_type=each.weak_type)
         for each in arrays
     ]
-    jitted.trace(*specs)  # raises what a cell raises
+    jitted.trace(*specs)  # raises the errors of cells
     try:
         content = bytes(export.export(jitted)(*specs).serialize())
         exported = export.deserialize(bytearray(content))
-    except Exception:  # of many classes: effects, operations without a stable form
+    except Exception:  # many classes: effects, operations without a stable form
         return None
     if any(each.weak_type for each in exported.out_avals):
         return None

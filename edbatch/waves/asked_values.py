@@ -1,4 +1,4 @@
-"""Values that instances have asked for, and where each of them will stand."""
+"""Finds the values that instances ask for, and the handles that they return."""
 
 import gc
 import inspect
@@ -16,21 +16,21 @@ from edbatch.graph.handle import Handle, reject_foreign
 from edbatch.graph.output_recording import RETURNED
 from edbatch.waves.instance_run import InstanceRun
 
-# What holds no handle, or none of the result's: an exception leads to all variables of
-# the functions that it went through.
+# Types without handles, or without handles of the result: an exception's traceback
+# refers to all variables of the functions that it passed through.
 _PLAIN = (
     *(np.ndarray, np.generic, Array, Number, str, bytes, type(None)),
     *(type, FunctionType, ModuleType, FrameType, TracebackType),
 )
-_MOST_SEEN = 10_000  # objects that one leaf leads to
+_MOST_SEEN = 10_000  # most objects that are searched per leaf
 
 
 class Asked(NamedTuple):
     """Values that are being computed, for the instances that wait for them.
 
     Attributes:
-        values: By array kind, ``[n, ...]``; on the device.
-        places: Of each instance, the array kind and the row of each value.
+        values: The values by array kind, ``[n, ...]``; on the device.
+        places: For each instance, the array kind and the row of each of its values.
     """
 
     values: dict[int, Array]
@@ -40,14 +40,14 @@ class Asked(NamedTuple):
 def find_asked(
     waiting: Sequence[InstanceRun],
 ) -> tuple[dict[int, list[int]], list[tuple[InstanceRun, list[tuple[int, int]]]]]:
-    """Lists the values that are asked for.
+    """Lists the values that instances ask for.
 
     Args:
         waiting: Instances that wait for values.
 
     Returns:
-        The numbers of the values by array kind; and for each instance the array kind of
-        each of its values, and its place among those of that kind.
+        The numbers of the values by array kind; and for each instance the array kind
+        and the index, within that kind, of each of its values.
     """
     asked: dict[int, list[int]] = {}
     places = []
@@ -71,9 +71,9 @@ def returned_handles(run: InstanceRun) -> list[Handle]:
         The handles, in the order of the result's leaves.
 
     Raises:
-        RecordingError: One belongs to another instance: its number means another value
-            here, or none. Or one stands in an object that is no pytree, where nobody
-            would find it.
+        RecordingError: A handle belongs to another instance, so its number denotes
+            another value here, or none. Or a handle is inside an object that is not a
+            pytree, where it would be missed.
     """
     found = []
     for each in jax.tree.leaves(run.result):
@@ -87,7 +87,7 @@ def returned_handles(run: InstanceRun) -> list[Handle]:
 
 
 def _check_opaque(leaf: Any) -> None:
-    """Refuses an object that is no pytree and holds an output of a cell."""
+    """Raises `RecordingError` for a non-pytree object that holds a cell's output."""
     name = type(leaf).__name__
     if isinstance(leaf, Iterator):
         raise RecordingError(
@@ -96,7 +96,7 @@ def _check_opaque(leaf: Any) -> None:
         )
     if inspect.isawaitable(leaf):
         if inspect.iscoroutine(leaf):
-            leaf.close()  # else Python warns that nobody waited for it
+            leaf.close()  # otherwise Python warns that it was never awaited
         raise RecordingError(
             f"the model returns a {name}, which nobody would wait for; write the model"
             " with def, not async def"

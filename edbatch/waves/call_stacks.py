@@ -1,13 +1,14 @@
-"""Call stacks of their own for instances that may be suspended: greenlets.
+"""Separate call stacks for instances that may be suspended: greenlets.
 
-`eb.value` may stand at any depth of calls: in recursion, comprehensions, generators and
-methods. A switch between greenlets takes 0.2 µs at any depth; a generator's ``send``
-through 50 ``yield from`` takes 1 µs, and the whole model has to be generators then; a
-thread takes 11 µs.
+`eb.value` may be called at any depth: in recursion, comprehensions, generators and
+methods. A switch between greenlets takes 0.2 µs at any depth. A generator's ``send``
+through 50 ``yield from`` takes 1 µs, and the whole model would have to be written as
+generators. Switching threads takes 11 µs.
 
-One that an instance has left serves the next, so a minibatch in which no instance asks
-needs a single one. Nothing that is parked may hold what an instance held: Python's
-collector does not see into suspended greenlets.
+A greenlet is reused once its instance has ended, so a minibatch in which no instance
+asks for a value needs only one. An idle greenlet must not keep references to its last
+instance's objects, because Python's garbage collector does not look into suspended
+greenlets.
 """
 
 import contextvars
@@ -20,53 +21,53 @@ Call = Callable[[], Any]
 
 
 class CallStack:
-    """A call stack on which functions run one after the other, suspended at times."""
+    """A call stack on which functions run one after the other, and can be suspended."""
 
     def __init__(self) -> None:
-        self._box: list[Any] = []  # the next call, or what the last one returned
+        self._box: list[Any] = []  # the next call, or the outcome of the last one
         self._greenlet = greenlet(_serve)
 
     def start(self, call: Call) -> Any:
         """Runs a function until it suspends itself or returns.
 
         Args:
-            call: The function. It has the caller's context variables.
+            call: The function. It runs with a copy of the caller's context variables.
 
         Returns:
-            What it hands to `suspend`, or a `Returned`.
+            The argument of its call of `suspend`, or a `Returned`.
         """
         self._box.append(call)
         self._greenlet.gr_context = contextvars.copy_context()
         return self.resume(self._box)
 
     def resume(self, answer: Any) -> Any:
-        """Runs a suspended function on, as `start`.
+        """Resumes a suspended function, until it suspends itself again or returns.
 
         Args:
-            answer: What its `suspend` returns.
+            answer: The return value of its call of `suspend`.
 
         Returns:
-            As `start`.
+            As for `start`.
         """
         self._greenlet.parent = getcurrent()
         return self._found(self._greenlet.switch(answer))
 
     def end(self) -> Any:
-        """Raises `GreenletExit` in a suspended function; returns as `start`."""
+        """Raises `GreenletExit` in a suspended function; returns as `start` does."""
         self._greenlet.parent = getcurrent()
         return self._found(self._greenlet.throw(GreenletExit))
 
     def _found(self, question: Any) -> Any:
         if question is not None:
             return question
-        self._greenlet.gr_context = None  # it is parked, and may hold nothing
+        self._greenlet.gr_context = None  # an idle greenlet keeps no references
         return self._box.pop()
 
     def suspend(self, question: Any) -> Any:
-        """Called by the function that runs: waits for an answer.
+        """Suspends the function that calls it, until `resume` provides an answer.
 
         Args:
-            question: What `start` or `resume` return; not None.
+            question: The value that `start` or `resume` returns; not None.
 
         Returns:
             The answer.
@@ -90,8 +91,8 @@ class Returned:
     """Result or exception of a function.
 
     Attributes:
-        result: What it returned.
-        error: What it raised, or None.
+        result: Its return value.
+        error: The exception that it raised, or None.
     """
 
     __slots__ = ("error", "result")
@@ -102,10 +103,10 @@ class Returned:
 
 
 def _serve(box: list[Any]) -> None:
-    """Makes one call after the other."""
+    """Runs one call after the other."""
     while True:
         _replace_by_outcome(box)
-        _caller().switch(None)  # no variable here may hold the greenlet itself
+        _caller().switch(None)  # no local variable here may refer to this greenlet
 
 
 def _replace_by_outcome(box: list[Any]) -> None:

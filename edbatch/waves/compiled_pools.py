@@ -1,8 +1,9 @@
-"""Which sizes of the pools of external inputs the programs of waves are compiled for.
+"""Chooses pool sizes for which a wave program is already compiled.
 
 A pool with large rows has a few sizes, and a program is compiled for each combination
-of them. Where nobody is to wait for a compiler, a wave takes a larger combination that
-is compiled, whose padding is copied to the device in vain, until its own one is.
+of them. Where nobody should wait for a compilation, a wave uses a larger combination
+that is compiled, at the cost of copying padding to the device, until the program for
+its own combination is compiled.
 """
 
 from edbatch.compilation.settings import may_compile
@@ -13,15 +14,15 @@ from edbatch.waves.program_maker import PoolRows, ProgramMaker
 from edbatch.waves.programs import WaveProgram
 from edbatch.waves.wave import WaveShape
 
-_Sizes = tuple[int, PoolRows]  # the chunks of a program that switches, or 0, and rows
+_Sizes = tuple[int, PoolRows]  # chunks of a program with a switch, or 0; pool rows
 
 
 class CompiledPools:
-    """Knows the sizes of pools that the present program is compiled for.
+    """Keeps track of the pool sizes for which the current program is compiled.
 
     Args:
         maker: Makes the programs.
-        run: The compiled function of waves.
+        run: The compiled function that runs waves.
     """
 
     def __init__(self, maker: ProgramMaker, run: TieredFunction) -> None:
@@ -33,17 +34,17 @@ class CompiledPools:
     def choose(
         self, program: WaveProgram, shape: WaveShape, arenas: Arenas, rows: PoolRows
     ) -> PoolRows:
-        """Chooses sizes that need no compiler now; the wanted ones where none do.
+        """Chooses compiled pool sizes for a wave; its own if none are compiled.
 
         Args:
             program: The program.
-            shape: What it is compiled for in this wave.
+            shape: Static shape of the program in this wave.
             arenas: The arenas.
-            rows: Rows of each pool that the wave should have.
+            rows: Wanted rows of each pool.
 
         Returns:
-            The rows that it gets, no fewer. If they are more, a program for the wanted
-            ones is compiled in the background.
+            Rows of each pool, at least the wanted ones. If they are more, a program for
+            the wanted ones is compiled in the background, if the stance allows it.
         """
         chunks = shape.program.chunks or 0
         if self._is_compiled(program, shape, arenas, (chunks, rows)):
@@ -65,11 +66,11 @@ class CompiledPools:
     def compile(
         self, program: WaveProgram, shape: WaveShape, arenas: Arenas, rows: PoolRows
     ) -> None:
-        """Has a program for some sizes compiled in the background, once.
+        """Starts compiling a program for some pool sizes in the background, once.
 
         Args:
             program: The program.
-            shape: What it is compiled for.
+            shape: Static shape of the program.
             arenas: The arenas.
             rows: Rows of each pool.
         """

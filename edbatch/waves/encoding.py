@@ -1,9 +1,9 @@
-"""A scheduled wave as the stream of integers that its program reads.
+"""Encodes a scheduled wave as the stream of integers that its program reads.
 
 The host has a fraction of a millisecond for a wave, so this is one pass over its
-batches in compiled code, in place of `edbatch.memory_planner` and
+batches in compiled code, instead of `edbatch.memory_planner` and
 `edbatch.stream.encode`: batches are cut into chunks, outputs take the next rows of
-their arenas, and operands are gathered. The records are those of
+their arenas, and operands are gathered. The records have the format of
 `edbatch.stream.format`.
 """
 
@@ -19,21 +19,21 @@ from edbatch.stream.format import field_starts, record_formats
 from edbatch.stream.loop import Loop
 from edbatch.waves.wave_nodes import WaveNodes
 
-NO_ROOM = -2  # in place of a node
+NO_ROOM = -2  # returned in place of a node
 
 
 class LoopTables(NamedTuple):
-    """Look-up tables for encoding of a program with ``P`` loops and ``T`` types.
+    """Look-up tables for encoding waves of a program with ``P`` loops and ``T`` types.
 
     Attributes:
         known: Whether a type has loops.
         cut: Width of the first chunk, by type and number of remaining rows.
         loop: Position of the loop, by type and width; -1 where there is none.
         width: Rows of a chunk of each loop.
-        starts: Where the fields of each loop's records start, and their length.
+        starts: Start of each field in each loop's records, and the records' length.
         output_start: First output slot of each type, and the end.
         output_kind: Array kind of each output slot of all types.
-        member: Whose parameters a type reads, -1 where it has no family.
+        member: Family member whose parameters a type reads; -1 if it has no family.
     """
 
     known: np.ndarray  # [T] bool
@@ -47,13 +47,13 @@ class LoopTables(NamedTuple):
 
 
 class ValueRows(NamedTuple):
-    """Where ``V`` values lie in their arenas, to be written; of ``K`` array kinds.
+    """Arena rows of ``V`` values of ``K`` array kinds; encoding a wave updates them.
 
     Attributes:
         first_value: Number of the first value.
-        row: Row of each value; those of a wave are written before they are read.
-        kind_of: Array kind of each value; those of a wave are written.
-        next_row: Next free row by array kind, updated.
+        row: Row of each value; a wave's rows are written before they are read.
+        kind_of: Array kind of each value; a wave's kinds are written.
+        next_row: Next free row by array kind; updated.
     """
 
     first_value: int
@@ -66,12 +66,12 @@ class WaveChunks(NamedTuple):
     """The ``C`` chunks of a wave, in the order of their records.
 
     Attributes:
-        first: First position in the schedule's order of each.
-        size: Nodes in each.
-        loop: Position of its loop.
+        first: Position of each chunk's first node in the schedule's order.
+        size: Nodes in each chunk.
+        loop: Position of each chunk's loop.
         length: Integers of all records.
         steps: Passes over the loops.
-        rows: Rows that they compute, padding included.
+        rows: Rows that the chunks compute, padding included.
     """
 
     first: np.ndarray  # [C] int32
@@ -91,10 +91,10 @@ def loop_tables(
     """Makes the tables of a program.
 
     Args:
-        types: All types as they run, by their ids.
-        run_as: What each recorded type runs as, and whose parameters it reads; see
-            `HoistedTypes.run_as`.
-        loops: The program's loops, in their order.
+        types: All types that run, by their ids.
+        run_as: For each recorded type, the type that runs in its place and the family
+            member whose parameters it reads; see `HoistedTypes.run_as`.
+        loops: The program's loops, in order.
         overhead: Cost of running one more chunk, in rows.
 
     Returns:
@@ -124,7 +124,7 @@ def loop_tables(
 
 
 def _same_length(lists: tuple[Widths, ...], overhead: float) -> np.ndarray:
-    """Tables of cuts, those of narrow types filled up with their largest width."""
+    """Tables of cuts, padded to one length with each type's largest width."""
     known = {each: cut_tables((each,), overhead)[0] for each in set(lists)}
     tables = [known[each] for each in lists]
     length = max(map(len, tables))
@@ -140,7 +140,7 @@ def cut_batches(
 
     Args:
         batch_start: First position of each batch, and the end; ``[S + 1] int32``.
-        batch_type: Type of each batch; ``[S] int32``. All have loops.
+        batch_type: Type of each batch; ``[S] int32``. All types have loops.
         tables: The program's tables.
 
     Returns:
@@ -188,20 +188,20 @@ def write_wave(
     records: np.ndarray,
     trips: np.ndarray,
 ) -> int:
-    """Gives each value a row and writes the records, in compiled code.
+    """Assigns a row to each value and writes the records, in compiled code.
 
     Args:
         chunks: The chunks.
-        order: The schedule's order of nodes, perhaps not of all; ``[n] int32``.
+        order: The schedule's order, of all or some nodes; ``[n] int32``.
         nodes: The nodes.
         tables: The program's tables.
         values: The rows of values; those of the wave are written.
-        records: Written; as long as `WaveChunks.length` at least.
-        trips: Written; ``[steps or more, P] int32``, zeros before.
+        records: Output; at least `WaveChunks.length` integers.
+        trips: Output; ``[steps or more, P] int32``, zeros before.
 
     Returns:
-        A node that reads a value that no node has computed before, or whose values are
-        not in use any more, or -1.
+        A node that reads a value which has not been computed before, or whose own
+        values are no longer in use; -1 if there is none.
     """
     first_value, row, kind_of, next_row = values
     unready = -1
@@ -229,7 +229,7 @@ def write_wave(
             field += 1
             for k in range(size):
                 value = nodes.first_value[order[begin + k]] + slot - first_value
-                if value < 0:  # it is not in use, and has no place in the table
+                if value < 0:  # it is no longer in use, and not in the table
                     return node
                 row[value] = start + k
                 kind_of[value] = kind
@@ -271,14 +271,14 @@ def rows_needed(
 
     Args:
         chunks: The chunks.
-        order: The schedule's order of nodes, perhaps not of all; ``[n] int32``.
+        order: The schedule's order, of all or some nodes; ``[n] int32``.
         nodes: The nodes.
         tables: The program's tables.
         next_row: Next free row by array kind; ``[K] int64``.
 
     Returns:
-        Rows by array kind, those of the last chunks' padding included; 0 where the wave
-        writes none. ``[K] int64``.
+        Rows by array kind, including the padding rows of the last chunks; 0 where the
+        wave writes none. ``[K] int64``.
     """
     end = next_row.copy()
     needed = np.zeros_like(next_row)
@@ -312,14 +312,14 @@ def write_if_fits(
         order: As for `write_wave`.
         nodes: As for `write_wave`.
         tables: The program's tables.
-        values: Those of `ValueRows`: to make and hand over that takes 1.6 µs more.
+        values: The fields of `ValueRows`; passing the tuple itself takes 1.6 µs more.
         arena_rows: Rows of the program's arenas, by array kind; ``[K] int64``.
         records: As for `write_wave`.
         trips: As for `write_wave`.
 
     Returns:
-        What `write_wave` returns, `NO_ROOM` if nothing was written; and the chunks, the
-        steps, and the rows that are computed.
+        The result of `write_wave`, or `NO_ROOM` if nothing was written; and the numbers
+        of chunks, steps and computed rows.
     """
     chunks = cut_batches(batch_start, batch_type, tables)
     count, steps, rows = len(chunks.loop), chunks.steps, chunks.rows
@@ -338,8 +338,9 @@ def write_if_fits(
 def _rows_taken(tables, t, slot, size, width):
     """Rows that an output of a chunk takes.
 
-    Padding included where another output lies behind it: coarse programs run a chunk in
-    parts, and the last part's padding would overwrite what the first part wrote there.
+    They include padding if another output of the chunk follows in the same arena:
+    coarse programs run a chunk in parts, and the last part's padding would overwrite
+    the first part's rows of that output.
     """
     first, last = tables.output_start[t], tables.output_start[t + 1]
     for other in range(first + slot + 1, last):

@@ -1,4 +1,4 @@
-"""Instances in flight: they run in Python, one at a time, and record on one tape."""
+"""Instances in flight run in Python, one at a time, and record on a shared tape."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,7 +13,7 @@ from edbatch.waves.instance_run import InstanceRun
 from edbatch.waves.long_run import LONG, LongRun, watch
 from edbatch.waves.value_rows import ValueRows
 
-_NUMBERS = 2**31  # of instances; those in flight at a time are far fewer
+_NUMBERS = 2**31  # of instances, reused in turn; far fewer are in flight at a time
 
 
 class InFlight:
@@ -21,12 +21,13 @@ class InFlight:
 
     Args:
         state: The state of the model.
-        keep_paths: Whether what is recorded is kept by the caller.
-        keep_values: Whether instances keep what they were handed.
+        keep_paths: Whether the caller keeps the recorded nodes.
+        keep_values: Whether instances keep the values that they received.
 
     Attributes:
-        tape: The tape, with what was recorded since it was cleared last.
-        parts: On the tape, in turn: the number of an instance, and how many nodes.
+        tape: The tape, with the nodes recorded since it was last cleared.
+        parts: Parts of the tape, in order: the number of an instance, and how many
+            nodes it recorded.
         takes: How often the tape was cleared.
         long: Instances that have run in many parts and have not been freed.
     """
@@ -44,27 +45,27 @@ class InFlight:
         self._traced = is_tracing()
         self._keep_paths, self._keep_values = keep_paths, keep_values
         self._ended: list[tuple[InstanceRun, list[int]]] = []
-        self._held: list[tuple[InstanceRun, list[int]]] = []  # until results are there
+        self._held: list[tuple[InstanceRun, list[int]]] = []  # results not computed yet
 
     def start(self, index: int, call: Callable[[], Any]) -> InstanceRun:
         """Runs an instance until it asks for values or ends.
 
         Args:
-            index: Its number, from which the keys of its cells follow.
+            index: Its number, from which its cells' random keys are derived.
             call: Runs the model on it, with handles.
 
         Returns:
             The instance.
 
         Raises:
-            Exception: What the model raised.
+            Exception: Raised by the model.
         """
         run = self.new_run(index)
         self.start_run(run, call)
         return run
 
     def new_run(self, index: int) -> InstanceRun:
-        """Returns an instance that does not run yet; see `start`."""
+        """Returns an instance that has not started; see `start`."""
         run = InstanceRun(self.tape, self._calls, index, self._stacks)
         run.number = self._started
         self._started = (self._started + 1) % _NUMBERS
@@ -82,11 +83,11 @@ class InFlight:
             self._note_part(run, node, value)
 
     def cut_back(self, run: InstanceRun | None, mark: TapeMark) -> None:
-        """Removes what an instance that failed has recorded since a mark.
+        """Removes the nodes that a failed instance has recorded since a mark.
 
         Args:
-            run: The instance, the last one that ran.
-            mark: A mark of the tape, before it ran.
+            run: The instance that ran last.
+            mark: A mark of the tape, made before it ran.
         """
         if len(self.tape.node_type) > mark.nodes:
             assert run is not None, "an instance has recorded"
@@ -100,14 +101,14 @@ class InFlight:
             run.forget_from(mark.num_values)
 
     def resume(self, run: InstanceRun, answers: list[np.ndarray]) -> None:
-        """Runs a suspended instance until it asks again or ends.
+        """Runs a suspended instance until it asks for values again or ends.
 
         Args:
             run: The instance.
             answers: The values that it asked for.
 
         Raises:
-            Exception: What the model raised.
+            Exception: Raised by the model.
         """
         tape = self.tape
         node, value = len(tape.node_type), tape.num_values
@@ -117,7 +118,7 @@ class InFlight:
             self._note_part(run, node, value)
 
     def _note_part(self, run: InstanceRun, node: int, value: int) -> None:
-        """Notes what an instance has recorded on the tape, even if it has failed."""
+        """Notes which nodes an instance has recorded, even if it has failed."""
         last = len(self.tape.node_type)
         if last > node:
             part = (self.takes, node, last, value, self.tape.num_values)
@@ -132,17 +133,17 @@ class InFlight:
             self.long.append(watch(run))
             return
         if not self._keep_paths and len(run.parts) > LONG + 1:
-            del run.parts[-2]  # its values are those of the handles
+            del run.parts[-2]  # the handles keep track of its values
         run.look_if_many()
 
     def close(self, run: InstanceRun) -> None:
-        """Ends an instance where it is suspended; what it does then is not recorded.
+        """Ends a suspended instance; cells that it calls while ending are not recorded.
 
         Args:
             run: The instance.
 
         Raises:
-            Exception: What its ``finally`` clauses raised.
+            Exception: Raised by its ``finally`` clauses.
         """
         mark = self.tape.mark()
         try:
@@ -151,32 +152,32 @@ class InFlight:
             self._cut_tape(run, mark)
 
     def release(self, run: InstanceRun, kept: Iterable[int] = ()) -> None:
-        """Frees the rows of an instance that has ended, before the next wave.
+        """Marks the rows of an ended instance to be freed before the next wave.
 
         Args:
             run: The instance.
-            kept: Numbers of the values that are read later on. As long as one of them
-                has not been computed, all of the instance stays.
+            kept: Numbers of the values that are read later. No row of the instance is
+                freed until all of them are computed.
         """
-        if run.released:  # a server may do so when a wave runs, and at the end
+        if run.released:  # a server may call this while a wave runs, and at the end
             return
         run.released = True
-        if run.parts:  # else it has no rows
+        if run.parts:  # otherwise it has no rows
             self._ended.append((run, list(kept)))
 
     def clear_tape(self) -> None:
-        """Lets instances record on an empty tape from now on."""
+        """Clears the tape, so that instances record on an empty one."""
         self.tape.clear()
         self.parts.clear()
         self.takes += 1
 
     def results_are_computed(self) -> None:
-        """Lets instances go whose values had not been computed when they ended."""
+        """Allows freeing instances whose results were not computed when they ended."""
         self._ended += self._held
         self._held = []
 
     def free_ended(self, rows: ValueRows) -> None:
-        """Frees the rows of instances that have ended, but for values that are kept.
+        """Frees the rows of instances that have ended, except for kept values.
 
         Args:
             rows: The rows.

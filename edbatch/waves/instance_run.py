@@ -1,4 +1,4 @@
-"""One instance of a model while it runs: it is suspended where it asks for values."""
+"""One running instance of a model; it is suspended where it asks for values."""
 
 import sys
 from typing import Any
@@ -24,21 +24,23 @@ class InstanceRun(Recorder):
     """An instance that runs, is suspended, or has ended.
 
     Args:
-        tape: The tape of the wave to come, which all instances share.
-        memory: Calls met while recording.
-        index: The number of the instance; its cells' keys follow from it.
-        stacks: Call stacks that are free; taken from and given back.
+        tape: The tape of the next wave, which all instances share.
+        memory: Cell calls met while recording.
+        index: The number of the instance; its cells' random keys are derived from it.
+        stacks: Free call stacks; the instance takes one and returns it.
 
     Attributes:
         index: The number of the instance.
         asked: The handles whose values it waits for.
-        result: What the model returned, once it has ended.
-        ended: Whether it has.
-        released: Whether its rows were given back, or will be before the next wave.
-        values: What it was handed, the leaves of each answer; None if not kept.
+        result: The model's return value, once the instance has ended.
+        ended: Whether the instance has ended.
+        released: Whether its rows were freed, or will be before the next wave.
+        values: The values that it received, as the leaves of each answer; None if they
+            are not kept.
         number: Its number among the instances of its runner.
-        parts: Per time that it ran, which recording of the runner that belongs to, and
-            the first and last node and value of the instance in it.
+        parts: For each part, from one suspension to the next, in which it recorded
+            nodes: the index of the runner's recording, the first node and the end, the
+            first value and the end.
     """
 
     def __init__(
@@ -65,34 +67,34 @@ class InstanceRun(Recorder):
 
         Args:
             call: Runs the model on the instance.
-            traced: Whether the caller is being traced; then whoever is to run waves
-                says what is wrong.
+            traced: Whether the caller is being traced. If so, `eb.value` is not refused
+                here: the runner of waves raises a better error.
 
         Raises:
-            Exception: What the model raised.
+            Exception: Raised by the model.
         """
         self._traced = traced
         self._stack = self._stacks.pop() if self._stacks else CallStack()
         self._run(self._stack.start, call)
 
     def resume(self, answers: list[np.ndarray]) -> None:
-        """Runs the instance on until it asks again or ends.
+        """Resumes the instance until it asks for values again or ends.
 
         Args:
             answers: The values that it asked for.
 
         Raises:
-            Exception: What the model raised.
+            Exception: Raised by the model.
         """
         assert self._stack is not None, "the instance is suspended"
         self.asked = []
         self._run(self._stack.resume, answers)
 
     def close(self) -> None:
-        """Ends the instance where it is suspended; its ``finally`` clauses run.
+        """Ends the suspended instance; its ``finally`` clauses run.
 
         Raises:
-            Exception: What they raised.
+            Exception: Raised by its ``finally`` clauses.
         """
         self._closing = True
         if self._stack is not None:
@@ -112,7 +114,7 @@ class InstanceRun(Recorder):
         self._stacks.append(self._stack)
         self._stack, self.ended, error = None, True, found.error
         if error is None:
-            # It is kept until all have ended: models may fill an array again and again.
+            # A copy, kept until all instances have ended: models may reuse an array.
             self.result = parameters_as_values(self, found.result, copies=True)
         elif not (self._closing and isinstance(error, GreenletExit)):
             reason = explain(error) if isinstance(error, Exception) else error
@@ -121,7 +123,7 @@ class InstanceRun(Recorder):
             raise reason from error
 
     def value(self, tree: Any) -> Any:
-        """Suspends the instance until values are there; see `edbatch.value`."""
+        """Suspends the instance until values are computed; see `edbatch.value`."""
         if type(tree) is Handle and self.values is None:
             return self._ask([tree])[0]
         tree = parameters_as_values(self, tree, copies=True)
@@ -167,7 +169,7 @@ class InstanceRun(Recorder):
         return answers
 
     def cell_of_value(self, value: int) -> str | None:
-        """Names the cell whose node has an output; None if it ran in another wave."""
+        """Names the cell that computes a value; None if it ran in another wave."""
         first = self.tape.num_values - sum(
             len(self.types.types[each].output_kinds) for each in self.tape.node_type
         )
@@ -177,6 +179,6 @@ class InstanceRun(Recorder):
 
 
 def _event_loop() -> Any:
-    """The event loop that runs in this thread, if any."""
+    """Returns the asyncio event loop that runs in this thread, if any."""
     asyncio = sys.modules.get("asyncio.events")
     return asyncio._get_running_loop() if asyncio else None

@@ -1,13 +1,14 @@
-"""Values that an instance can still reach: those whose handles somebody holds.
+"""Frees values that a long-running instance can no longer reach.
 
-An instance that asks for values thousands of times, a decoder say, holds few of the
-handles that it was given. From its 128th part on it keeps all of them in a list, and
-a handle that nothing but the list refers to will never be read: its row can be
-freed once no pending node reads it. That is looked at when arenas are full only, so a
-handle costs one append. Shorter instances pay nothing, and are freed when they end.
+An instance that asks for values thousands of times, such as a decoder, keeps only few
+of the handles that it received. From its 128th part on it stores them all in a list. A
+handle to which only the list refers will never be read, so its row can be freed once no
+pending node reads it. The list is searched only when arenas are full or it has grown
+long, so a handle costs one append. Shorter instances pay nothing, and are freed when
+they end.
 
-Reference counts are exact here: whoever may read a value, be it a frame of a suspended
-call stack, a closure, a container or `InstanceRun.asked`, refers to its handle.
+Reference counts are exact here: anything that may read a value (a frame of a suspended
+call stack, a closure, a container, `InstanceRun.asked`) refers to its handle.
 """
 
 from sys import getrefcount
@@ -26,16 +27,16 @@ if TYPE_CHECKING:
     from edbatch.waves.pending import PendingNodes
     from edbatch.waves.value_rows import ValueRows
 
-LONG = 128  # parts of an instance from which on its handles are watched
-_FEW = 1024  # handles in a list that is not looked through before arenas are full
+LONG = 128  # the part of an instance from which on its handles are watched
+_FEW = 1024  # lists of fewer handles are searched only when arenas are full
 
 
 def _references(handles: list[Handle]) -> list[int]:
-    """Counts the references to each handle, those of the count itself included."""
+    """Counts the references to each handle, including those made by counting."""
     return [getrefcount(each) for each in handles]
 
 
-# Of a handle that only one list refers to.
+# Reference count of a handle to which only one list refers.
 _LISTED_ONLY = _references([Handle()])[0]
 
 
@@ -43,8 +44,8 @@ class LongRun(InstanceRun):
     """An instance that has run in many parts; see `watch`.
 
     Attributes:
-        handles: The handles that it got since and that were held when last looked at.
-        dropped: Numbers of values whose handles are gone, and whose rows are not freed.
+        handles: Handles received since `watch`, except those found gone by `look`.
+        dropped: Numbers of values whose handles are gone but whose rows are not freed.
     """
 
     handles: list[Handle]
@@ -62,7 +63,7 @@ class LongRun(InstanceRun):
         return found
 
     def look(self) -> None:
-        """Notes the values whose handles are gone."""
+        """Finds the values whose handles are gone."""
         handles, kept = self.handles, []
         for each, count in zip(handles, _references(handles), strict=True):
             if count > _LISTED_ONLY:
@@ -72,12 +73,12 @@ class LongRun(InstanceRun):
         self.handles, self._many = kept, 2 * len(kept) + _FEW
 
     def look_if_many(self) -> None:
-        """Looks through a list that has grown long, in amortized constant time."""
+        """Calls `look` if the list has grown long; amortized constant time."""
         if len(self.handles) > self._many:
             self.look()
 
     def forget_from(self, value: int) -> None:
-        """Forgets the values from a number on, which were cut off the tape."""
+        """Forgets the values from a number on, because they were cut off the tape."""
         self.handles = [each for each in self.handles if each._value < value]
         self.dropped = [each for each in self.dropped if each < value]
 
@@ -88,13 +89,13 @@ class LongRun(InstanceRun):
 
 
 def watch(run: InstanceRun) -> LongRun:
-    """Lets an instance keep the handles that it gets from now on.
+    """Makes an instance keep the handles that it receives from now on.
 
     Args:
-        run: The instance, suspended.
+        run: The suspended instance.
 
     Returns:
-        The same object, whose class is another one now.
+        The same object; its class is now `LongRun`.
     """
     run.__class__ = LongRun
     assert isinstance(run, LongRun), "its class was set"
@@ -105,11 +106,11 @@ def watch(run: InstanceRun) -> LongRun:
 def free_unreachable(
     runs: "Sequence[LongRun]", pending: "PendingNodes", rows: "ValueRows"
 ) -> None:
-    """Frees the rows of values that nobody can read any more.
+    """Frees the rows of values that nothing can read any more.
 
     Args:
         runs: Instances that have not been freed.
-        pending: All nodes that have not run; what they read stays.
+        pending: All nodes that have not run; the values that they read are kept.
         rows: The rows.
     """
     for run in runs:

@@ -1,4 +1,4 @@
-"""A minibatch of a model that asks for values: what batched functions call."""
+"""Runs minibatches in waves, for batched functions of models that ask for values."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,8 +30,8 @@ def call_in_waves(runner: WaveRunner, instances: Sequence[Any]) -> Any:
         instances: The instances.
 
     Returns:
-        The model's pytree with a leading axis over instances; the dataflow graph of the
-        minibatch if no instance asked, which has run nothing then.
+        The model's pytree with a leading axis over instances. If no instance asked for
+        a value, the dataflow graph of the minibatch, none of which has run.
 
     Raises:
         EdbatchError: As `edbatch.Batched.__call__`.
@@ -46,7 +46,7 @@ def roll_out(runner: WaveRunner, instances: Sequence[Any]) -> Rollout:
     """Runs a minibatch in waves and returns the paths that instances took.
 
     Args:
-        runner: A new runner, which keeps paths.
+        runner: A new runner that keeps paths.
         instances: The instances.
 
     Returns:
@@ -65,7 +65,7 @@ def roll_out(runner: WaveRunner, instances: Sequence[Any]) -> Rollout:
 def calls_ahead(
     runner: WaveRunner, instances: Sequence[Any]
 ) -> list[tuple[TieredFunction, tuple[Any, ...]]]:
-    """Runs a minibatch, by coarse programs if it may, to see what it would call.
+    """Runs a minibatch, in coarse programs if allowed, to find the calls to compile.
 
     Args:
         runner: A new runner.
@@ -107,7 +107,7 @@ def _results(runner: WaveRunner, runs: Sequence[InstanceRun]) -> Any:
 
 
 def _whole_graph(runner: WaveRunner, runs: Sequence[InstanceRun]) -> DataflowGraph:
-    """Returns the graph of instances of which none has asked for a value."""
+    """Returns the graph of instances, none of which has asked for a value."""
     tape, columns = runner.tape, OutputColumns()
     for run in runs:
         columns.add(run, run.result)

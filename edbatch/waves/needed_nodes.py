@@ -1,6 +1,6 @@
-"""Nodes that a wave has to run, and the edges among them; in compiled code.
+"""Finds the nodes that a wave has to run and the edges among them, in compiled code.
 
-The host has a fraction of a millisecond for a wave, so what is needed and its structure
+The host has a fraction of a millisecond for a wave, so the nodes and their structure
 are found in one call.
 """
 
@@ -22,7 +22,7 @@ def nodes_of_values(
         values: Numbers of values; ``[n] int64``.
 
     Returns:
-        The nodes, -1 where a value is missing or of another node; ``[n] int32``.
+        The nodes, -1 where a value is missing or from another node; ``[n] int32``.
     """
     found = np.full(len(values), -1, np.int32)
     for k in range(len(values)):
@@ -60,9 +60,10 @@ def find_needed(
         row: Row of each value, -1 where it has none; ``[V] int32``.
 
     Returns:
-        The nodes that are needed, ascending, ``[m] int32``; the node that each operand
-        slot reads, or -1, ``[E] int32``; whether needed nodes or callers read values
-        without rows of nodes recorded earlier; and the `part_structure` of the nodes.
+        The needed nodes, ascending, ``[m] int32``; the node that each operand slot
+        reads, or -1, ``[E] int32``; whether needed nodes, or the caller, read values of
+        earlier recorded nodes that have no rows yet; and the `part_structure` of the
+        needed nodes.
     """
     count = len(nodes.node_type)
     begin = nodes.first_value[0] if count else first + len(row)
@@ -102,10 +103,10 @@ def nodes_left(count: int, ran: np.ndarray) -> np.ndarray:
 
     Args:
         count: Number of nodes.
-        ran: Those that ran, each once; ``[n] int32``.
+        ran: The nodes that ran, without duplicates; ``[n] int32``.
 
     Returns:
-        The others, ascending; ``[count - n] int32``.
+        The other nodes, ascending; ``[count - n] int32``.
     """
     left = np.ones(count, np.bool_)
     for v in ran:
@@ -131,8 +132,8 @@ def part_structure(
         operand_node: The node that each operand slot reads, or -1; ``[E] int32``.
 
     Returns:
-        Their types, first operands, operands' nodes among them, and how many nodes of
-        one instance stand together; as in `GraphStructure`.
+        Their types, first operand slots, the chosen node that each slot reads, and the
+        sizes of runs of nodes of one instance; as in `GraphStructure`.
     """
     place = np.full(len(nodes.node_type), -1, np.int32)
     node_type = np.empty(len(chosen), np.int32)

@@ -1,4 +1,4 @@
-"""Recordings of the paths that instances took: their parts of all waves, joined."""
+"""Makes recordings of instances' paths by joining their parts of all waves."""
 
 from collections.abc import Sequence
 
@@ -17,11 +17,11 @@ def recording_of(run: InstanceRun, waves: Sequence[RecordedNodes]) -> DataflowGr
 
     Args:
         run: The instance.
-        waves: What was recorded in each wave, of all instances.
+        waves: The nodes recorded before each wave, by all instances.
 
     Returns:
-        The recording, as `edbatch.Batched.record` would have made it had the model
-        known the values that it looked at.
+        The recording that `edbatch.Batched.record` would have made if the model had
+        known the values that it asked for.
     """
     types = run.types
     node_type = [_nothing(np.int32)]
@@ -42,7 +42,7 @@ def recording_of(run: InstanceRun, waves: Sequence[RecordedNodes]) -> DataflowGr
         kinds.append(np.array(found, np.int32))
         wave_of.append(np.full(end - begin, wave, np.int32))
     tape, columns = Tape(types), OutputColumns()
-    run.tape = tape  # for external inputs among the results
+    run.tape = tape  # takes the external inputs among the results
     columns.add(run, run.result)
     outputs = columns.finish(types.trees)
     pools = tape.pools()
@@ -74,7 +74,7 @@ def _nothing(dtype: type) -> np.ndarray:
 
 
 class _Numbers:
-    """Numbers of an instance's values among its own."""
+    """Renumbers an instance's values consecutively from 0."""
 
     def __init__(self, run: InstanceRun) -> None:
         self._first = np.array([part[3] for part in run.parts], np.int64)
@@ -84,7 +84,7 @@ class _Numbers:
         self._shift = self._first - (ends - sizes)
 
     def of(self, values: np.ndarray) -> np.ndarray:
-        """Returns the numbers of values; those that are missing stay so."""
+        """Returns the new numbers of values; negative numbers (missing) are kept."""
         part = np.searchsorted(self._first, values, side="right") - 1
         found = np.where(values < 0, values, values - self._shift[np.maximum(part, 0)])
         return found.astype(np.int32)
@@ -99,7 +99,7 @@ def _own_externals(
 ) -> tuple[np.ndarray, dict[int, np.ndarray]]:
     """Takes the external inputs of one instance out of the pools of waves.
 
-    Those among its results come first, so that their rows stay.
+    External inputs among its results come first, so that their rows do not change.
     """
     externals = {}
     new_rows = rows.copy()

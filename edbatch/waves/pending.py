@@ -1,9 +1,9 @@
-"""Nodes that were recorded and have not run, and those of them that a wave runs.
+"""Keeps the recorded nodes that have not run, and chooses those that a wave runs.
 
-What an instance asks for has to run in the next wave, with all that it depends on. What
-nobody has asked for yet waits for company: it runs, in wide batches, when it is needed
-or when much waits. What is not needed by the end of its instance, such as a hypothesis
-that a beam search drops, never runs.
+Nodes whose values an instance asks for have to run in the next wave, with all that they
+depend on. Other nodes are delayed: they run, in wide batches, when they are needed or
+when many are waiting. Nodes that are not needed by the end of their instance, such as a
+hypothesis that a beam search drops, never run.
 """
 
 from collections.abc import Collection, Sequence
@@ -34,16 +34,18 @@ from edbatch.waves.wave_nodes import (
     take_slots,
 )
 
-_MOST_PARTS = 64  # waves of which nodes wait apart
-_MOST_WAITING = 4096  # nodes that nobody has asked for
+_MOST_PARTS = 64  # most recordings behind before they are merged
+_MOST_WAITING = 4096  # most delayed nodes before a wave runs all
 _NOTHING = no_nodes()
 
 
 class PendingNodes:
     """The nodes that have not run, in the order in which they were recorded.
 
-    Most waves need only what was recorded last, so that part stands apart, in front;
-    numbers of nodes are numbers in it. `merge` moves the others there.
+    Most waves need only the nodes recorded last, so these are kept separately, in
+    front; node numbers are indices into the front. The other nodes wait behind, and
+    `merge` moves them to the front. Nodes of instances that are set aside are ignored
+    by waves.
 
     Args:
         types: The model's types.
@@ -52,21 +54,21 @@ class PendingNodes:
     def __init__(self, types: TypeTable) -> None:
         self._types = types
         self._front = _NOTHING
-        self._behind: list[tuple[RecordedNodes, np.ndarray]] = []  # which of them wait
+        self._behind: list[tuple[RecordedNodes, np.ndarray]] = []  # nodes that wait
         self._num_behind = 0
         self._aside: list[tuple[RecordedNodes, np.ndarray]] = []
-        self._are_in_order = True  # those behind
+        self._are_in_order = True  # of the nodes behind
         self._operand_node: np.ndarray | None = None
-        self._in_parts = False  # whether an instance's nodes may stand apart in front
+        self._in_parts = False  # whether nodes of instances may be interleaved in front
         self._needed: tuple[np.ndarray, GraphStructure] | None = None
 
     def __len__(self) -> int:
-        """Number of nodes, but for those aside."""
+        """Number of nodes, except those set aside."""
         return len(self._front) + self._num_behind
 
     @property
     def front(self) -> RecordedNodes:
-        """What is in front."""
+        """The nodes in front and their external inputs."""
         return self._front
 
     @property
@@ -76,14 +78,14 @@ class PendingNodes:
 
     @property
     def pools(self) -> Pools:
-        """Their external inputs."""
+        """External inputs of the nodes in front."""
         return self._front.pools
 
     @property
     def operand_node(self) -> np.ndarray:
-        """The node that each operand slot reads; -1 where there is none or it has run.
+        """The node that each operand slot in front reads; ``[E] int32``.
 
-        ``[E] int32``; of the nodes in front.
+        It is -1 if there is none or it is not in front, for example because it has run.
         """
         if self._operand_node is None:
             outputs, nodes = self._types.counts[2], self.nodes
@@ -91,14 +93,15 @@ class PendingNodes:
         return self._operand_node
 
     def add(self, tape: Tape, parts: Sequence[tuple[int, int]]) -> RecordedNodes:
-        """Adds what was recorded on a tape, which is left as it is.
+        """Adds the nodes recorded on a tape, in front; the tape is not changed.
 
         Args:
             tape: The tape.
-            parts: In turn, the number of an instance and how many nodes it recorded.
+            parts: Parts of the tape, in order: the number of an instance, and how many
+                nodes it recorded.
 
         Returns:
-            What was added.
+            The added nodes.
         """
         new = nodes_of(tape, parts)
         self._put_front_behind()
@@ -106,10 +109,10 @@ class PendingNodes:
         return new
 
     def merge(self, rows: ValueRows) -> None:
-        """Moves all nodes to the front, but for those that nobody needs any more.
+        """Moves all nodes to the front, and drops those that nobody needs any more.
 
         Args:
-            rows: Which values are in use.
+            rows: Rows of the values, and which values are in use.
         """
         if not self._behind and rows.are_used(self.nodes.first_value).all():
             return
@@ -133,12 +136,12 @@ class PendingNodes:
     def set_aside(
         self, owners: Collection[int], *, behind: bool = True, others: bool = False
     ) -> None:
-        """Lets all nodes of some instances stand aside, where no wave looks.
+        """Sets all nodes of some instances aside, where waves ignore them.
 
         Args:
             owners: The numbers of the instances.
-            behind: Whether there may be some behind, too.
-            others: Whether those of all other instances stand aside instead.
+            behind: Whether to search the nodes behind, too.
+            others: Whether to set the nodes of all other instances aside instead.
         """
         numbers = np.array([*owners], np.int32)
         front, rest_behind = self._front, []
@@ -146,7 +149,7 @@ class PendingNodes:
         if is_aside.any():
             rest = np.flatnonzero(~is_aside).astype(np.int32)
             self._aside.append((front, np.flatnonzero(is_aside).astype(np.int32)))
-            # Without the external inputs of the others, which need room in a wave.
+            # Drops the external inputs of nodes set aside, which need room in a wave.
             self._front = select_nodes(front.nodes, rest, [front.pools], self._types)
             self._operand_node = self._needed = None
         if not behind:
@@ -161,18 +164,18 @@ class PendingNodes:
         self._behind = rest_behind
 
     def bring_back(self) -> None:
-        """Lets what stands aside wait behind, with the others."""
+        """Moves the nodes set aside behind, with the others."""
         if self._aside:
             self._behind += self._aside
             self._num_behind += sum(len(kept) for _, kept in self._aside)
             self._aside, self._are_in_order = [], False
 
     def _put_front_behind(self) -> None:
-        """Lets all nodes in front wait behind."""
+        """Moves all nodes in front behind."""
         self._put_behind(np.arange(len(self._front), dtype=np.int32))
 
     def _put_behind(self, kept: np.ndarray) -> None:
-        """Lets nodes in front wait behind; there is nothing in front then."""
+        """Moves some nodes in front behind and drops the others; empties the front."""
         if len(kept):
             self._behind.append((self._front, kept))
             self._num_behind += len(kept)
@@ -180,17 +183,17 @@ class PendingNodes:
         self._in_parts = False
 
     def needed_for(self, values: np.ndarray, rows: ValueRows) -> np.ndarray:
-        """Finds the nodes that have to run before values are there, and merges them.
+        """Finds the nodes that have to run to compute values; merges if necessary.
 
         Args:
             values: Numbers of values; ``[n] int64``.
-            rows: Which values have rows.
+            rows: Rows of the values that have been computed.
 
         Returns:
             The nodes, those of an instance together and in the order in which they were
             recorded; ``[m] int32``.
         """
-        if not self._are_in_order:  # those in front may be older than some behind
+        if not self._are_in_order:  # nodes in front may be older than some behind
             self.merge(rows)
         needed, reads = self._needed_in_front(values, rows)
         if reads:
@@ -199,14 +202,14 @@ class PendingNodes:
         return self._by_instance(needed)
 
     def to_run(self, values: np.ndarray, rows: ValueRows) -> tuple[np.ndarray, bool]:
-        """Finds the nodes that a wave runs: what is needed, or all where much waits.
+        """Finds the nodes that a wave runs: needed ones, or all if too many wait.
 
         Args:
             values: As for `needed_for`.
-            rows: Which values are in use, and which have rows.
+            rows: Rows of the values, and which values are in use.
 
         Returns:
-            The nodes, as from `needed_for`, and whether they are all that are in use.
+            The nodes, as from `needed_for`, and whether they are all nodes in use.
         """
         needed = self.needed_for(values, rows)
         if len(self) - len(needed) > _MOST_WAITING:
@@ -219,7 +222,7 @@ class PendingNodes:
     def _needed_in_front(
         self, values: np.ndarray, rows: ValueRows
     ) -> tuple[np.ndarray, bool]:
-        """Finds needed nodes in front, and whether they read ones behind."""
+        """Finds needed nodes in front, and whether nodes behind are needed, too."""
         needed, self._operand_node, reads, *parts = find_needed(
             self.nodes, self._types.counts[2], values, rows.first, rows.tables()[0]
         )
@@ -241,8 +244,8 @@ class PendingNodes:
         """Schedules nodes.
 
         Args:
-            chosen: The nodes, those of an instance together; ``[n] int32``. All that
-                they depend on is among them or has run.
+            chosen: The nodes, those of an instance together; ``[n] int32``. All nodes
+                that they depend on are among them or have run.
             policy: The policy.
 
         Returns:
@@ -264,7 +267,7 @@ class PendingNodes:
         return replace(found, order=chosen[found.order])
 
     def structure(self, chosen: np.ndarray) -> GraphStructure:
-        """Returns who reads whom; values of nodes that ran are there already.
+        """Returns the dependencies among some nodes; nodes that ran are left out.
 
         Args:
             chosen: As for `schedule`.
@@ -279,14 +282,14 @@ class PendingNodes:
         )
 
     def computes(self, values: np.ndarray, order: np.ndarray) -> np.ndarray:
-        """Tells which values nodes compute.
+        """Returns which of some values are computed by some nodes.
 
         Args:
             values: Numbers of values that have not been computed; ``[n] int64``.
             order: The nodes; ``[m] int32``.
 
         Returns:
-            Whether each of the values is computed; ``[n] bool``.
+            Whether the nodes compute each of the values; ``[n] bool``.
         """
         outputs = self._types.counts[2]
         chosen = np.zeros(len(self.nodes.node_type) + 1, np.bool_)
@@ -298,10 +301,11 @@ class PendingNodes:
         """Finds the values that pending nodes read.
 
         Args:
-            rows: Which values are in use.
+            rows: Rows of the values in the table.
 
         Returns:
-            For each value from ``rows.first`` on, whether one does; ``[V] bool``.
+            For each value from ``rows.first`` on, whether a node reads it; ``[V]
+            bool``.
         """
         read = np.zeros(len(rows), np.bool_)
         operands = [self.nodes.operands]
@@ -313,11 +317,11 @@ class PendingNodes:
         return read
 
     def remove(self, ran: np.ndarray, rows: ValueRows) -> None:
-        """Removes nodes that ran; the others in front wait behind.
+        """Removes nodes that ran; moves the other nodes in front behind.
 
         Args:
             ran: The nodes that ran; ``[n] int32``.
-            rows: Which values are in use.
+            rows: Rows of the values, and which values are in use.
         """
         self._put_behind(nodes_left(len(self._front), ran))
         if len(self._behind) > _MOST_PARTS:

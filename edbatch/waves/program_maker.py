@@ -1,8 +1,9 @@
-"""Makes the programs of waves: those that are needed now, and those of the next ones.
+"""Makes wave programs: for the current wave, and ahead for later ones.
 
-A program that is needed now is compiled when it runs first, and all wait for it. One
-that other instances will need can be compiled in the background, while waves run by the
-present one: its sizes are planned, and taken only once it is there.
+A program for the current wave is compiled when it first runs, and all instances wait
+for it. A program that other instances will need can be compiled in the background,
+while waves run in the current one: its sizes are planned, and adopted only once it is
+compiled.
 """
 
 from collections.abc import Iterable
@@ -41,17 +42,17 @@ Calls = list[tuple[TieredFunction, tuple[Any, ...]]]
 
 
 class NextWave(NamedTuple):
-    """A wave that no program holds, and what there is beside it.
+    """A wave for which no program is large enough, and the state around it.
 
     Attributes:
-        schedule: What would run.
+        schedule: The schedule that would run.
         front: The nodes.
-        asked: By array kind, the values that are to come back.
-        needs: Sizes that the program has at least, beside those of the wave.
-        present: The program that waves run by meanwhile, or None.
+        asked: The values to return, by array kind.
+        needs: Minimum sizes of the program, in addition to those of the wave.
+        present: The program in which waves run meanwhile, or None.
         chunks: The most chunks of any wave so far.
-        arenas: The arenas, whose data may be gone.
-        settings: The settings of JAX that it would run under.
+        arenas: The arenas; their data may be deleted (donated).
+        settings: The JAX settings under which the wave would run.
     """
 
     schedule: Schedule
@@ -66,12 +67,12 @@ class NextWave(NamedTuple):
 
 @dataclass(eq=False)
 class NextProgram:
-    """A program that is compiled while waves run by another one.
+    """A program that is compiled while waves run in another one.
 
     Attributes:
-        instead_of: The sizes that there were when its own were planned.
-        compiling: Whether it is compiled, or why it is not.
-        program: The program, once it is.
+        instead_of: The model's sizes when those of this program were planned.
+        compiling: Handle of the compilation.
+        program: The program, once it is compiled.
         arenas: New arenas that it needs, by array kind.
     """
 
@@ -82,16 +83,16 @@ class NextProgram:
 
 
 class ProgramMaker:
-    """Makes programs of waves for some parameters.
+    """Makes wave programs for some parameters.
 
     Args:
         state: The state of the model.
         sizes: The sizes of its programs.
-        options: What compilation goes by.
+        options: Options of compilation.
         functions: The model's compiled functions.
         values: The arenas.
-        params: The parameters, arrays of JAX or NumPy.
-        key: The key that the keys of nodes are derived from, or None.
+        params: The parameters, JAX or NumPy arrays.
+        key: The key from which the keys of nodes are derived, or None.
 
     Attributes:
         sizes: The sizes of the model's programs.
@@ -112,7 +113,7 @@ class ProgramMaker:
         self._values, self._params, self._key = values, params, key
 
     def check_params(self) -> None:
-        """Makes the parameters arrays of JAX, before the first program.
+        """Converts the parameters to JAX arrays, before the first program.
 
         Raises:
             PlanError: They are traced, or the caller is.
@@ -128,9 +129,9 @@ class ProgramMaker:
         """Makes a program for a wave that runs now.
 
         Args:
-            needs: Size of each dimension that it needs.
-            schedule: What runs.
-            least: A program that it is no smaller than, or None.
+            needs: Size that the wave needs in each dimension.
+            schedule: The schedule of the wave.
+            least: A program whose sizes are lower bounds, or None.
 
         Returns:
             A program that knows the wave's types and has these sizes.
@@ -138,16 +139,16 @@ class ProgramMaker:
         return self._make(needs, schedule, least)
 
     def begin_next(self, wave: NextWave) -> NextProgram:
-        """Begins to compile a program that holds a wave, beside all so far.
+        """Starts compiling a program that holds a wave, and all waves before it.
 
         Args:
             wave: The wave.
 
         Returns:
-            The program; the sizes stay as they are.
+            The program; the model's sizes do not change yet.
         """
         found = NextProgram(self.sizes.bucket)
-        if self._has_run(wave):  # by another runner, and perhaps for this one, too
+        if self._has_run(wave):  # in another runner; it may fit this one, too
             program, calls = self._plan_next(found, wave)
             waves = [
                 arguments for own, arguments in calls if own is self._functions.run
@@ -161,7 +162,7 @@ class ProgramMaker:
         return found
 
     def _has_run(self, wave: NextWave) -> bool:
-        """Tells whether a program of the sizes and types of a wave has run."""
+        """Returns whether a program with the sizes and types of a wave has run."""
         types, own = self._state.wave_types, wave.schedule.batch_type
         assert types is not None, "there are sizes, so there are types"
         run_as = {*types.run_as(own)[0][own].tolist()}
@@ -178,7 +179,7 @@ class ProgramMaker:
     def _plan_next(
         self, found: NextProgram, wave: NextWave
     ) -> tuple[WaveProgram, Calls]:
-        """Plans a program, and the calls that are compiled for it."""
+        """Plans a program, and the calls to compile for it."""
         program, chunks = self._next(wave)
         new = {k: n for k, n in program.arenas.items() if k not in wave.arenas}
         found.arenas = {k: self._values.new_arena(k, n) for k, n in new.items()}
@@ -186,7 +187,7 @@ class ProgramMaker:
         return program, self._calls_of(program, wave, arenas, chunks)
 
     def _next(self, wave: NextWave) -> tuple[WaveProgram, int]:
-        """Makes a program that has room for a wave, in arenas without other values."""
+        """Makes a program that has room for a wave in otherwise empty arenas."""
         program, needs, schedule = wave.present, wave.needs, wave.schedule
         while True:
             program = self._make(needs, schedule, program, takes=False)
@@ -202,13 +203,13 @@ class ProgramMaker:
     def _calls_of(
         self, program: WaveProgram, wave: NextWave, arenas: Arenas, chunks: int
     ) -> Calls:
-        """Returns what waves will call, of the sizes so far and of this one's."""
-        pools = [program.most_pool_rows]  # smaller ones are compiled once waves run
+        """Returns the calls that waves will make, including moves from old arenas."""
+        pools = [program.most_pool_rows]  # smaller sizes are compiled once waves run
         abstract = _with_rows(arenas, program.arenas)
         calls = self.calls(program, abstract, max(wave.chunks, chunks), pools)
         calls += self.moves(abstract)
         sizes = [{kind: len(each) for kind, each in wave.arenas.items()}]
-        if wave.present is not None:  # soon they are of these
+        if wave.present is not None:  # arenas will soon have these sizes
             sizes.append(wave.present.arenas)
         for before in sizes:
             if any(rows < program.arenas[kind] for kind, rows in before.items()):
@@ -233,14 +234,14 @@ class ProgramMaker:
         )
 
     def pool_bytes(self, program: WaveProgram, rows: PoolRows) -> int:
-        """Returns how many bytes the pools of a wave take.
+        """Returns the size of a wave's pools.
 
         Args:
             program: The program.
             rows: The rows of each pool that it reads.
 
         Returns:
-            Bytes.
+            The size in bytes.
         """
         pools = self._empty_pools(program, rows).values()
         return sum(each.size * each.dtype.itemsize for each in pools)
@@ -275,16 +276,16 @@ class ProgramMaker:
         chunks: int,
         pools: Iterable[PoolRows] | None = None,
     ) -> Calls:
-        """Returns the calls of a program, to be compiled ahead.
+        """Returns the calls of a program, for compiling them ahead.
 
         Args:
             program: The program.
             arenas: Its arenas, with or without data.
             chunks: The most chunks of a wave.
-            pools: The rows that its pools may have; None for all numbers of them.
+            pools: Combinations of the rows of its pools; None for all combinations.
 
         Returns:
-            The function and its arguments.
+            For each call the function and its arguments.
         """
         if pools is None:
             most = zip(program.pools, program.most_pool_rows, strict=True)
@@ -295,7 +296,7 @@ class ProgramMaker:
         ]
 
     def moves(self, arenas: Any) -> Calls:
-        """Returns the calls that move rows within arenas, to be compiled ahead.
+        """Returns the calls that move rows within arenas, for compiling them ahead.
 
         Args:
             arenas: The arenas, with or without data.
@@ -311,16 +312,16 @@ class ProgramMaker:
     def arguments(
         self, program: WaveProgram, shape: WaveShape, arenas: Any, rows: PoolRows
     ) -> tuple[Any, ...]:
-        """Returns the arguments of a wave, to compile a program for it.
+        """Returns the arguments of a wave, for compiling a program for it.
 
         Args:
             program: The program.
-            shape: What it is compiled for.
+            shape: Static shape of the program.
             arenas: Its arenas, with or without data.
             rows: The rows of each pool that it reads.
 
         Returns:
-            The arguments; those of the wave without data.
+            The arguments; the wave itself has no data.
         """
         integers = jax.ShapeDtypeStruct((shape.size,), np.int32)
         wave = Wave(shape, integers, self._empty_pools(program, rows))
@@ -329,7 +330,7 @@ class ProgramMaker:
     def _empty_pools(
         self, program: WaveProgram, rows: PoolRows
     ) -> dict[int, jax.ShapeDtypeStruct]:
-        """Returns pools without data, of so many rows each."""
+        """Returns abstract pools with the given numbers of rows."""
         found = {}
         for kind, count in zip(program.pools, rows, strict=True):
             aval = self._state.types.kinds.pool_aval(kind)
@@ -338,7 +339,7 @@ class ProgramMaker:
 
 
 def _with_rows(arenas: Arenas, rows: Rows) -> dict[int, jax.ShapeDtypeStruct]:
-    """Describes arenas as they are, with other numbers of rows."""
+    """Returns abstract arenas like the given ones, with other numbers of rows."""
     found = {}
     for kind, count in rows.items():
         own = arenas[kind]
@@ -360,14 +361,14 @@ def rows_of(
     """Returns the rows that arenas need for a wave.
 
     Args:
-        chunks: Its chunks.
-        schedule: What runs.
+        chunks: The wave's chunks.
+        schedule: The schedule of the wave.
         front: The nodes.
         tables: The program's tables.
         next_row: Next free row by array kind; ``[K] int64``.
 
     Returns:
-        Rows by array kind, of those that it writes; see `rows_needed`.
+        Rows by array kind, for the kinds that the wave writes; see `rows_needed`.
     """
     rows = rows_needed(chunks, schedule.order, front.nodes, tables, next_row)
     return {kind: n for kind, n in enumerate(rows.tolist()) if n}
@@ -384,9 +385,9 @@ def needs_of(
 
     Args:
         program: The program, which knows the wave's types.
-        chunks: Its chunks.
+        chunks: The wave's chunks.
         front: The nodes.
-        asked: By array kind, the values that are to come back.
+        asked: The values to return, by array kind.
         rows: Rows of arenas by array kind.
 
     Returns:
@@ -394,7 +395,7 @@ def needs_of(
     """
     needs: Needs = {"stream": chunks.length, "steps": chunks.steps}
     needs |= {f"fetch {kind}": len(each) for kind, each in asked.items()}
-    # Other kinds are read by nodes that do not run.
+    # Only nodes that do not run read other kinds.
     pools = {kind: front.pools.get(kind, ()) for kind in program.pools}
     needs |= {f"pool {kind}": len(each) + 1 for kind, each in pools.items()}
     return needs | {f"arena {kind}": size for kind, size in rows.items()}

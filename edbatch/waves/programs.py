@@ -1,4 +1,4 @@
-"""The compiled functions of a model's waves, and what they are compiled for."""
+"""The compiled functions of a model's waves, and the programs that they run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ from edbatch.waves.wave import WaveShape, collect, move_rows, run_wave, shift_ro
 
 Pools = dict[int, np.ndarray]  # array kind -> external inputs, [rows, ...]
 
-_FEW_CHUNKS = 8  # a program for fewer saves less time than it takes to compile
+_FEW_CHUNKS = 8  # programs for fewer chunks save less time than compiling them takes
 
 
 class WaveFunctions:
@@ -53,18 +53,18 @@ class WaveFunctions:
 
 
 class WaveProgram(NamedTuple):
-    """A program of waves, and all that a wave needs to be run by it.
+    """A wave program, with all that is needed to encode and run waves in it.
 
     Attributes:
         bucket: Its sizes.
-        shape: What it is compiled for.
-        tables: What encoding looks up.
+        shape: Static shape for which it is compiled.
+        tables: Look-up tables for encoding.
         packed: The packed parameters.
-        types: Recorded types that were known when the tables were made.
+        types: Number of recorded types that were known when the tables were made.
         arenas: Rows of each arena, by array kind.
-        arena_rows: The same as an array, of all kinds known; ``[K] int64``.
+        arena_rows: The same as an array, for all known kinds; ``[K] int64``.
         pools: The array kinds of external inputs that it reads.
-        by_chunks: What it is compiled for by the chunks that it visits at most.
+        by_chunks: Static shapes by the maximum number of chunks that they visit.
     """
 
     bucket: Bucket
@@ -78,16 +78,16 @@ class WaveProgram(NamedTuple):
     by_chunks: dict[int, WaveShape]
 
     def shape_of(self, chunks: int) -> WaveShape:
-        """Returns what the program of a wave is compiled for.
+        """Returns the static shape for which a wave's program is compiled.
 
-        Where it switches, it visits a number of chunks that the host knows, a power of
-        two, so that the host is not asked once per chunk whether there are more.
+        A program with a switch visits a number of chunks that the host knows, a power
+        of two, so that the host need not check after each chunk whether there are more.
 
         Args:
             chunks: Chunks of the wave.
 
         Returns:
-            The shape, the same object for the same number.
+            The shape; the same object for the same rounded number.
         """
         if self.bucket.target.control != "switch":
             return self.shape
@@ -98,7 +98,7 @@ class WaveProgram(NamedTuple):
         return self.by_chunks[most]
 
     def shapes_up_to(self, chunks: int) -> list[WaveShape]:
-        """Returns what programs of waves of up to so many chunks are compiled for."""
+        """Returns the static shapes of programs for waves of up to `chunks` chunks."""
         shapes = [self.shape_of(chunks)]
         while shapes[-1].program.chunks > _FEW_CHUNKS:
             shapes.append(self.shape_of(shapes[-1].program.chunks // 2))
@@ -106,27 +106,27 @@ class WaveProgram(NamedTuple):
 
     @property
     def most_pool_rows(self) -> tuple[int, ...]:
-        """The rows of the pools that it reads, at most, in their order."""
+        """Maximum rows of each pool that it reads, in order."""
         return tuple(self.bucket.sizes[f"pool {kind}"] for kind in self.pools)
 
     def knows(self, node_type: np.ndarray) -> bool:
-        """Tells whether there are loops for all types of a wave.
+        """Returns whether the program has loops for all types of a wave.
 
         Args:
             node_type: Type of each node.
 
         Returns:
-            Whether there are.
+            Whether it has.
         """
         if node_type.size and int(node_type.max()) >= self.types:
             return False
         return bool(self.tables.known[node_type].all())
 
     def holds(self, needs: Needs) -> bool:
-        """Tells whether the sizes are large enough.
+        """Returns whether the sizes are large enough.
 
         Args:
-            needs: Size of each dimension that a wave needs.
+            needs: Size that a wave needs in each dimension.
 
         Returns:
             Whether they are.
@@ -134,29 +134,29 @@ class WaveProgram(NamedTuple):
         return self.bucket.holds(set(), needs)
 
     def has_room(self, asked: Mapping[int, Sequence[int]], pools: Pools) -> bool:
-        """Tells whether what a wave takes in and gives back fits; as `holds`.
+        """Returns whether a wave's external inputs and returned values fit.
 
         Args:
-            asked: Values that are asked for, by array kind.
+            asked: The values to return, by array kind.
             pools: External inputs by array kind.
 
         Returns:
-            Whether it does.
+            Whether they fit.
         """
         sizes = self.bucket.sizes
         for kind, values in asked.items():
             if len(values) > sizes.get(f"fetch {kind}", -1):
                 return False
-        for kind in self.pools:  # other kinds are read by nodes that do not run
+        for kind in self.pools:  # only nodes that do not run read other kinds
             if kind in pools and len(pools[kind]) >= sizes[f"pool {kind}"]:
                 return False
         return True
 
     def new_wave(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Makes the integers of a wave.
+        """Allocates the integers of a wave.
 
         Returns:
-            All of them, and of these the records and the trips; views, zeros.
+            All integers, zeros; and views of them for the records and the trips.
         """
         shape = self.shape
         loops = len(shape.program.loops)
@@ -167,12 +167,12 @@ class WaveProgram(NamedTuple):
     def finish_wave(
         self, integers: np.ndarray, steps: int, rows: dict[int, np.ndarray]
     ) -> None:
-        """Writes what follows the trips.
+        """Writes the integers after the trips: the steps and the rows to return.
 
         Args:
             integers: The integers of a wave; changed.
             steps: The number of steps.
-            rows: Rows of the values that are asked for, by array kind.
+            rows: Rows of the values to return, by array kind.
         """
         at = len(integers) - sum(count for _, count in self.shape.fetched)
         integers[at - 1] = steps
@@ -194,17 +194,18 @@ def make_program(
 
     Args:
         state: The state of the model.
-        options: How it is compiled.
+        options: Options of compilation.
         bucket: The sizes.
-        run_as: What recorded types run as; see `HoistedTypes.run_as`.
-        params: The parameters, arrays of JAX.
-        key: The key that the keys of nodes are derived from, or None.
+        run_as: The types that run in place of recorded types; see
+            `HoistedTypes.run_as`.
+        params: The parameters, JAX arrays.
+        key: The key from which the keys of nodes are derived, or None.
 
     Returns:
         The program; nothing is compiled yet.
 
     Raises:
-        CellError: There is no key, and a cell returns other shapes without one.
+        CellError: There is no key, and without one a cell returns other shapes.
     """
     assert state.wave_types is not None, "there are sizes, so there are types"
     types, sizes = state.wave_types.table, bucket.sizes
@@ -263,16 +264,16 @@ def pad_pools(
 
 
 def as_arrays(params: Any) -> Any:
-    """Returns parameters as arrays of JAX; those of NumPy are copied.
+    """Converts parameters to JAX arrays; NumPy arrays are copied.
 
     Args:
         params: The parameters.
 
     Returns:
-        The same pytree.
+        The same pytree with JAX arrays.
 
     Raises:
-        PlanError: They are traced, or the caller is; or one is no array that can be
+        PlanError: They are traced, or the caller is; or one is not an array that can be
             read.
     """
     if is_tracing() or is_traced(params):
@@ -293,7 +294,7 @@ def as_arrays(params: Any) -> Any:
 def _as_array(leaf: Any) -> jax.Array:
     if isinstance(leaf, jax.Array) and leaf.is_deleted():
         raise ValueError
-    # JAX copies later, when the owner may have changed it.
+    # Copied by NumPy: JAX copies later, when the owner may have changed the array.
     return jnp.asarray(leaf.copy() if isinstance(leaf, np.ndarray) else leaf)
 
 
@@ -306,7 +307,7 @@ def _check_array(name: str, leaf: Any) -> None:
         )
     try:
         jnp.asarray(leaf)
-    except (TypeError, ValueError, OverflowError) as error:  # a masked array, say
+    except (TypeError, ValueError, OverflowError) as error:  # such as a masked array
         raise PlanError(
             f"{name} is no array that can be read but {shown(leaf)}, of type"
             f" {type(leaf).__name__}; pass arrays of JAX or NumPy"
@@ -318,10 +319,10 @@ def largest_batches(schedule: Schedule, places: np.ndarray) -> dict[int, int]:
 
     Args:
         schedule: A schedule.
-        places: What each recorded type runs as; ``[T] int32``.
+        places: The type that runs in place of each recorded type; ``[T] int32``.
 
     Returns:
-        Rows by type as it runs.
+        Rows by type that runs.
     """
     largest: dict[int, int] = {}
     sizes = np.diff(schedule.batch_start).tolist()

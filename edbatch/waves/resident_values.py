@@ -1,4 +1,4 @@
-"""Values of instances in flight, which stay on the device from wave to wave."""
+"""Arenas with the values of instances in flight, which stay on the device."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,42 +12,43 @@ from edbatch.executor.arenas import Arenas
 from edbatch.graph.type_table import TypeTable
 from edbatch.waves.value_rows import ValueRows
 
-_FULL = 0.75  # of an arena in use from which on a larger one takes its place
+_FULL = 0.75  # share of an arena in use above which a larger arena replaces it
 
 Rows = dict[int, int]  # array kind -> rows of its arena
 
 
 def few_rows(size: int) -> int:
-    """Returns up to how many rows of an arena move within it, its zero row included.
+    """Returns the limit of rows that are moved within an arena, zero row included.
 
     Args:
         size: Rows of the arena.
 
     Returns:
-        An eighth of them; one at least.
+        An eighth of them, at least one.
     """
     return max(1, size // 8)
 
 
 def _is_in_place(rows: np.ndarray) -> bool:
-    """Tells whether rows, in their new order from row 1 on, are where they were."""
+    """Returns whether rows, in their new order from row 1 on, do not move."""
     return np.array_equal(rows, np.arange(1, len(rows) + 1))
 
 
 class ResidentValues:
-    """Arenas, and which row of them holds which value.
+    """Arenas, and the assignment of values to their rows.
 
     Args:
         types: The model's types.
         move: The compiled function that moves rows into other arenas.
-        shift: The one that moves few rows within theirs.
+        shift: The compiled function that moves few rows within their arenas.
 
     Attributes:
-        rows: Which row holds which value.
+        rows: Assignment of values to rows.
         arenas: The arenas.
         moves: How often rows were moved to make room.
-        sharding: Where arenas are, if the parameters are committed to a device; else
-            the first program would make others of them, and be compiled again.
+        sharding: Sharding of the arenas if the parameters are committed to a device.
+            Without it the first program would return committed arenas, and would be
+            compiled again for them.
     """
 
     def __init__(
@@ -62,15 +63,15 @@ class ResidentValues:
     def make_room(
         self, needed: Callable[[], Rows], free: Callable[[], None]
     ) -> tuple[Rows, Rows]:
-        """Moves the rows in use together, if a wave does not fit otherwise.
+        """Compacts the rows in use if a wave does not fit otherwise.
 
         Args:
-            needed: Returns the rows that arenas need for the wave, as things are.
-            free: Frees rows that nobody can reach any more.
+            needed: Returns the rows that arenas currently need for the wave.
+            free: Frees rows of unreachable values.
 
         Returns:
-            The rows that arenas need then, and those that they should have: where the
-            rows in use would nearly fill an arena, more than it has.
+            The rows that arenas need afterwards, and the rows that they should have:
+            more than an arena has if it would be nearly full.
         """
         rows = needed()
         sizes = {kind: len(arena) for kind, arena in self.arenas.items()}
@@ -88,7 +89,7 @@ class ResidentValues:
         return compact, wanted
 
     def _pack(self, moved: Mapping[int, np.ndarray], sizes: Mapping[int, int]) -> None:
-        """Moves the rows in use together."""
+        """Moves the rows in use to the beginning of their arenas."""
         few = {kind: few_rows(sizes.get(kind, 0)) for kind in moved}
         if all(len(own) < few[kind] for kind, own in moved.items()):
             self._shift_few(moved, sizes)
@@ -96,12 +97,12 @@ class ResidentValues:
             self._take_over(moved, sizes)
 
     def is_half_full(self) -> bool:
-        """Tells whether values take half of an arena, freed ones among them."""
+        """Returns whether values, including freed ones, take over half of an arena."""
         ends = self.rows.next_row
         return any(2 * ends[kind] > len(own) for kind, own in self.arenas.items())
 
     def grow(self, sizes: Mapping[int, int]) -> None:
-        """Makes arenas of some sizes; those that exist grow, and rows keep their place.
+        """Creates or grows arenas to some sizes; values keep their rows.
 
         Args:
             sizes: Rows by array kind.
@@ -130,7 +131,7 @@ class ResidentValues:
     def _shift_few(
         self, moved: Mapping[int, np.ndarray], sizes: Mapping[int, int]
     ) -> None:
-        """Moves rows within their arenas, which copies only these."""
+        """Moves few rows within their arenas, and copies no other rows."""
         self.moves += 1
         if not any(map(len, moved.values())):
             return
@@ -143,7 +144,7 @@ class ResidentValues:
     def _take_over(
         self, moved: Mapping[int, np.ndarray], sizes: Mapping[int, int]
     ) -> None:
-        """Puts arenas of some sizes, with given rows first, in place of the present."""
+        """Replaces the arenas by new ones of some sizes that begin with given rows."""
         rows = {}
         for kind in self.arenas:
             rows[kind] = np.zeros(sizes[kind], np.int32)

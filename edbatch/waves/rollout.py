@@ -1,4 +1,4 @@
-"""A minibatch of instances that ask for values, from their start to their end."""
+"""Runs a minibatch of instances that ask for values, from start to end."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,22 +18,22 @@ from edbatch.waves.paths import recording_of
 from edbatch.waves.runner import WaveRunner
 from edbatch.waves.wave_report import WaveReport
 
-_TWO_PARTS = 32  # instances from which on a minibatch runs in two parts
-_ONE_PART = 8  # instances that are left, from which on they run in one part again
+_TWO_PARTS = 32  # minibatches of at least this many instances run in two parts
+_ONE_PART = 8  # once at most this many are left, they run in one part again
 
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
-    """Instances that were run to their ends, and the paths that they took.
+    """Results of instances that were run to their ends, and the paths that they took.
 
     Attributes:
         outputs: The model's pytree with a leading axis over instances, as a call of the
             batched function returns it.
-        recordings: A recording of each instance: what it computed, with the values that
-            it looked at as constants. They can be kept, planned and differentiated.
-        report: What the waves were made of.
-        values: For each instance what it was handed, one list of arrays for each time
-            that it asked; None if they were not kept.
+        recordings: A recording of each instance: its computation, with the values that
+            it asked for as constants. They can be kept, planned and differentiated.
+        report: Counts of the waves.
+        values: For each instance the values that it received, one list of arrays for
+            each time that it asked; None if they were not kept.
 
     Example:
         >>> import edbatch as eb
@@ -56,7 +56,7 @@ class Rollout:
     values: list[list[list[np.ndarray]]] | None = None
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Returns a one-line summary."""
         return f"<Rollout of {len(self.recordings)} instances: {self.report}>"
 
 
@@ -71,19 +71,19 @@ def run_instances(
     Args:
         runner: A new runner.
         model: The model.
-        params: What stands for the parameters while it is recorded.
+        params: The placeholder of the parameters while the model is recorded.
         instances: The instances.
 
     Returns:
         The instances, all ended; their results are on the device.
 
     Raises:
-        BaseException: What the model raised for an instance, with a note that names it;
-            all others are closed then.
+        BaseException: Raised by the model for an instance, with a note that names the
+            instance; all others are closed then.
     """
     runs: list[InstanceRun] = []
     launched: deque[tuple[list[InstanceRun], Asked]] = deque()
-    index: int | None = None  # of the instance that Python runs
+    index: int | None = None  # of the instance that is running in Python
     try:
         for own in _parts(len(instances)):
             for index in own:
@@ -115,17 +115,17 @@ def run_instances(
 
 
 def _parts(count: int) -> list[range]:
-    """Divides a minibatch in two, of which one runs in Python while the other computes.
+    """Divides a minibatch in two: one half runs in Python while the other computes.
 
-    Small ones stay whole, since the host takes about as long for any wave; so two parts
-    become one when few instances are left.
+    Small minibatches stay whole, because the host takes about as long for any wave. For
+    the same reason two parts become one when few instances are left.
     """
     half = count // 2 if count >= _TWO_PARTS else count
     return [range(half), range(half, count)][: 1 + (half < count)]
 
 
 def _release_if_ended(runner: WaveRunner, run: InstanceRun) -> None:
-    """Lets the rows of an instance that has ended go, but for what it returned."""
+    """Releases the rows of an ended instance, except those of its results."""
     if run.ended:
         runner.release(run, (each._value for each in returned_handles(run)))
 
@@ -135,14 +135,14 @@ def _launch(
     runs: Sequence[InstanceRun],
     launched: deque[tuple[list[InstanceRun], Asked]],
 ) -> None:
-    """Launches the next wave of some instances; those that have ended leave."""
+    """Launches the next wave of those instances that have not ended."""
     waiting = [run for run in runs if not run.ended]
     if waiting:
         launched.append((waiting, runner.launch(waiting)))
 
 
 def _close(runs: Sequence[InstanceRun]) -> None:
-    """Ends all instances, whatever the clean-up of one of them raises."""
+    """Ends all instances, even if the clean-up of one of them raises."""
     for run in runs:
         try:
             run.close()
@@ -153,18 +153,18 @@ def _close(runs: Sequence[InstanceRun]) -> None:
 
 
 def collect_results(runner: WaveRunner, runs: Sequence[InstanceRun], rows: int) -> Any:
-    """Gathers what instances returned.
+    """Gathers the results of instances.
 
     Args:
         runner: The runner.
         runs: The instances, all ended.
-        rows: Rows of the result, at least as many as instances.
+        rows: Rows of the result, at least the number of instances.
 
     Returns:
-        The model's pytree with a leading axis of so many rows.
+        The model's pytree with a leading axis of this many rows.
 
     Raises:
-        RecordingError: What they returned differs in structure.
+        RecordingError: Their results differ in structure.
     """
     results = [each._value for run in runs for each in returned_handles(run)]
     runner.compute(results)
@@ -188,7 +188,7 @@ def collect_results(runner: WaveRunner, runs: Sequence[InstanceRun], rows: int) 
 
 
 def _on_tape(run: InstanceRun, tape: Tape) -> InstanceRun:
-    """Lets the external inputs that an instance returns go to a tape of results."""
+    """Redirects the external inputs that an instance returns to a tape of results."""
     run.tape = tape
     return run
 

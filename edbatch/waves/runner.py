@@ -1,11 +1,11 @@
 """Runs the waves of instances that ask for values.
 
-Instances in flight share one tape (`edbatch.waves.in_flight`). What they have recorded
-is pending until it runs: a small dataflow graph, some of whose operands are values of
-earlier waves that stay on the device. A wave runs what was asked for and all that it
-depends on; the rest waits (`edbatch.waves.pending`). The policy schedules it, one
-program runs it (`edbatch.waves.wave_execution`), and only what was asked for comes back
-to the host.
+Instances in flight share one tape (`edbatch.waves.in_flight`). Recorded nodes are
+pending until they run: a small dataflow graph, some of whose operands are values of
+earlier waves that stay on the device. A wave runs the nodes whose values were asked
+for, and all nodes that they depend on; the rest waits (`edbatch.waves.pending`). The
+policy schedules the wave, one program runs it (`edbatch.waves.wave_execution`), and
+only the values that were asked for are copied to the host.
 """
 
 import time
@@ -39,16 +39,16 @@ class WaveRunner(InFlight):
         state: The state of the model.
         sizes: The sizes of its programs.
         functions: Its compiled functions.
-        options: What scheduling and compilation go by.
-        params: The parameters, arrays of JAX or NumPy.
+        options: Options of scheduling and compilation.
+        params: The parameters, JAX or NumPy arrays.
         rng: The key for cells that draw random numbers, or None.
-        keep_paths: Whether to keep what was recorded.
-        keep_values: Whether instances keep what they were handed.
+        keep_paths: Whether to keep the recorded nodes.
+        keep_values: Whether instances keep the values that they received.
 
     Attributes:
-        pending: What was recorded before and has not run.
-        counts: What was run so far.
-        recorded: All that was taken off the tape, if paths are kept.
+        pending: The nodes taken off the tape that have not run.
+        counts: Counts of the waves so far.
+        recorded: All nodes taken off the tape, if paths are kept; otherwise None.
         execution: Runs waves on the device.
     """
 
@@ -76,10 +76,10 @@ class WaveRunner(InFlight):
         self._aside: set[int] = set()  # numbers of instances
 
     def take(self) -> None:
-        """Takes what was recorded off the tape; it is pending then, in front.
+        """Moves the recorded nodes from the tape to the front of the pending nodes.
 
-        Frees the values of instances that have ended: their nodes are not to be chosen
-        for a wave any more.
+        Frees the values of instances that have ended, so that their nodes are no longer
+        chosen for a wave.
         """
         tape, rows = self.tape, self.value_rows
         if tape.node_type:
@@ -94,14 +94,14 @@ class WaveRunner(InFlight):
         self.free_ended(rows)
 
     def unknown_types(self, run: InstanceRun) -> frozenset[int]:
-        """Returns the types that an instance brings and no program knows.
+        """Returns the types that an instance recorded last and no program knows.
 
         Args:
-            run: The instance that has run last.
+            run: The instance that ran last.
 
         Returns:
-            Types for which a program would have to be compiled before the next wave
-            could run what the instance has recorded last.
+            Types for which a program must be compiled before a wave can run the nodes
+            that the instance recorded last.
         """
         if not run.parts or run.parts[-1][0] != self.takes:
             return frozenset()
@@ -109,21 +109,21 @@ class WaveRunner(InFlight):
         return self.execution.unknown_types(self.tape.node_type[first:last])
 
     def hold(self, run: InstanceRun) -> None:
-        """Keeps what an instance has recorded out of waves, until `let_go`.
+        """Keeps an instance's nodes out of waves, until `let_go`.
 
         Args:
             run: The instance.
         """
         self._aside.add(run.number)
-        if run.parts and run.parts[-1][0] != self.takes:  # it is pending by now
+        if run.parts and run.parts[-1][0] != self.takes:  # its nodes are pending by now
             self.pending.set_aside({run.number})
 
     def forget(self, run: InstanceRun) -> None:
-        """Holds an instance no more that has ended; `tidy` drops its nodes."""
+        """Stops holding an instance that has ended; `tidy` drops its nodes."""
         self._aside.discard(run.number)
 
     def let_go(self, runs: Iterable[InstanceRun]) -> None:
-        """Lets waves run what instances have recorded.
+        """Lets waves run the nodes of instances.
 
         Args:
             runs: Instances, held or not.
@@ -138,13 +138,13 @@ class WaveRunner(InFlight):
     def prepare(
         self, runs: Sequence[InstanceRun], types: Collection[int], needs: Needs
     ) -> NextProgram:
-        """Begins to compile a program for a wave of instances that are held.
+        """Starts compiling a program for a wave of held instances.
 
         Args:
-            runs: The instances, which wait for values; none for a program that is
-                larger and otherwise as the present one.
+            runs: The instances, which wait for values; empty for a program that is only
+                larger than the current one.
             types: Their `unknown_types`.
-            needs: Sizes that it has at least.
+            needs: Minimum sizes of the program.
 
         Returns:
             The program, for `WaveExecution.adopt`.
@@ -179,28 +179,26 @@ class WaveRunner(InFlight):
         may_grow: bool = True,
         apart: bool = False,
     ) -> Asked:
-        """Runs a wave, on the device and perhaps beside what the host does next.
+        """Starts a wave on the device, which may run while the host continues.
 
         Args:
-            waiting: Instances whose values are asked for.
-            results: Numbers of other values that are to be computed.
-            schedule: What runs, of `pending`: a schedule of some nodes, which have all
-                that they depend on in it or have it already; `take` must come before.
-                Default: what was asked for, scheduled by the policy, and what else
-                can run with it.
-            may_grow: Whether to compile a program that is large enough, if there is
-                none.
-            apart: Whether the wave is without all that other instances have recorded,
-                whose external inputs need room otherwise, too.
+            waiting: Instances that wait for values.
+            results: Numbers of other values to compute.
+            schedule: A schedule of nodes in `pending`, whose dependencies are in it or
+                have run; call `take` before. By default the policy schedules the nodes
+                that are needed, or all nodes if too many wait.
+            may_grow: Whether to compile a larger program if none is large enough.
+            apart: Whether to exclude the nodes of other instances, whose external
+                inputs would need room in the wave.
 
         Returns:
-            The values that are being computed; see `answers`. With a schedule, those of
-            instances all of whose values are there then.
+            The values that are being computed; see `answers`. With a schedule, only
+            instances whose values are all computed by then are included.
 
         Raises:
             EdbatchError: The policy belongs to another model; or a cell needs a key and
                 there is none.
-            NoRoomError: The program is too small, and may not grow; nothing ran.
+            NoRoomError: The program is too small and may not grow; nothing ran.
         """
         start, run_ms = time.perf_counter(), self.counts.run_ms
         if not self.counts.waves:
@@ -240,13 +238,13 @@ class WaveRunner(InFlight):
         return Asked({kind: values[kind] for kind in asked}, places)
 
     def tidy(self) -> None:
-        """Forgets what instances that have ended have left behind."""
+        """Drops the pending nodes of instances that have ended."""
         self.take()
         self.pending.bring_back()
         self.pending.merge(self.value_rows)
 
     def compute(self, results: Sequence[int]) -> None:
-        """Computes values that nobody has asked for, unless they are there.
+        """Computes values for which no instance waits, if they are not computed yet.
 
         Args:
             results: Numbers of values.
@@ -258,7 +256,7 @@ class WaveRunner(InFlight):
     def _schedule(
         self, asked: dict[int, list[int]], results: Sequence[int]
     ) -> Schedule:
-        """Schedules what is needed; where too much waits, all that is in use."""
+        """Schedules the needed nodes; if too many wait, all nodes in use."""
         values = [value for each in asked.values() for value in each]
         wanted = np.array([*values, *results], np.int64)
         chosen, are_all = self.pending.to_run(wanted, self.value_rows)
@@ -269,7 +267,7 @@ class WaveRunner(InFlight):
     def _served(
         self, waiting: Sequence[InstanceRun], schedule: Schedule
     ) -> list[InstanceRun]:
-        """Returns the instances whose values are all there after a wave."""
+        """Returns the instances whose values are all computed after a wave."""
         asked = [[each._value for each in run.asked] for run in waiting]
         values = np.array([value for own in asked for value in own], np.int64)
         there = self.value_rows.of(values) >= 0
@@ -285,10 +283,10 @@ class WaveRunner(InFlight):
         """Waits for values.
 
         Args:
-            asked: What `launch` returned.
+            asked: The result of `launch`.
 
         Returns:
-            Each instance with its values, of which it can be resumed at once.
+            Each instance with the values that it asked for; it can be resumed at once.
         """
         values = self.execution.fetch(asked.values)
         for run, places in asked.places:
@@ -308,7 +306,7 @@ class WaveRunner(InFlight):
         return self.value_rows.of(values)
 
     def _free_unreachable(self) -> None:
-        """Frees values of instances that run whose handles are gone."""
+        """Frees the values of running instances whose handles are gone."""
         assert not self.tape.node_type, "what reads values is pending"
         if self.long:
             free_unreachable(self.long, self.pending, self.value_rows)

@@ -1,14 +1,14 @@
-"""Rows of arenas that hold the values of instances in flight.
+"""Assigns values of instances in flight to arena rows, and reclaims freed rows.
 
-New values take the next rows of their arena. Rows whose instances have ended, or that
-nobody can reach any more (`edbatch.waves.long_run`), are used again when an arena is
+New values take the next rows of their arena. Rows of instances that have ended, and of
+values that are unreachable (`edbatch.waves.long_run`), are reused when an arena is
 full: the rows in use move to its beginning, as a copying garbage collector moves
-objects (Cheney, 1970; here between two arenas of one program). So rows of a wave stay
-contiguous, which its chunks need, and a row costs O(1) moves on average, since arenas
-hold twice what is in use.
+objects (Cheney, 1970; here between two arenas of one program). So the rows of a wave
+stay contiguous, as its chunks require, and a row costs O(1) moves on average, since
+arenas hold twice as many rows as are in use.
 
-Values are numbered in the order in which they were recorded, forever; the table of
-their rows begins at the oldest one that is in use.
+Values are numbered in the order in which they were recorded, and numbers are never
+reused. The table of rows begins at the oldest value in use.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ import numpy as np
 
 
 class ValueRows:
-    """The rows of values that are in use.
+    """The rows of values, and which values are in use.
 
     Attributes:
         first: Number of the first value in the table.
-        count: Values in the table.
+        count: Number of values in the table.
         next_row: The next free row of each array kind's arena; ``[K] int64``.
     """
 
@@ -43,33 +43,33 @@ class ValueRows:
 
     @property
     def in_use(self) -> int:
-        """Number of values that have a row."""
+        """Number of used values that have a row."""
         return int((self._used & (self._row >= 0))[: self.count].sum())
 
     def of(self, values: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Returns the rows of values, -1 before they have one; ``[n] int32``."""
+        """Returns the rows of values, -1 where there is none yet; ``[n] int32``."""
         found: np.ndarray = self._row[np.asarray(values, np.int64) - self.first]
         return found
 
     def are_used(self, values: np.ndarray) -> np.ndarray:
-        """Tells which values are in use, rows or no rows; ``[n] bool``."""
+        """Returns which values are in use, with or without rows; ``[n] bool``."""
         at = values - self.first
         found: np.ndarray = self._used[np.maximum(at, 0)] & (at >= 0)
         return found
 
     def tables(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the row and the array kind of each value, from the first on.
+        """Returns the row and the array kind of each value in the table; ``[n] int32``.
 
-        Both are views, -1 where a value has no row yet, to be written where it gets
-        one; not to be kept. ``[n] int32``.
+        They are -1 if a value has no row yet. Both are views: the caller writes the
+        entries of values that get rows, and must not keep the views.
         """
         return self._row[: self.count], self._kind[: self.count]
 
     def append(self, count: int) -> None:
-        """Adds values, without rows.
+        """Adds values without rows.
 
         Args:
-            count: How many.
+            count: Number of values.
         """
         begin, end = self.count, self.count + count
         if end > len(self._row):
@@ -79,13 +79,13 @@ class ValueRows:
         self.count = end
 
     def kinds_up_to(self, count: int) -> None:
-        """Knows array kinds up to a number."""
+        """Extends `next_row` to `count` array kinds."""
         more = count - len(self.next_row)
         if more > 0:
             self.next_row = np.concatenate([self.next_row, np.ones(more, np.int64)])
 
     def free(self, first: int, last: int) -> None:
-        """Frees the rows of consecutive values, from a first one up to a last one."""
+        """Frees the rows of consecutive values, from `first` to before `last`."""
         self._used[max(0, first - self.first) : max(0, last - self.first)] = False
 
     def free_some(self, values: np.ndarray) -> None:
@@ -98,14 +98,14 @@ class ValueRows:
         self._row[values - self.first] = -1
 
     def keep(self, values: np.ndarray) -> None:
-        """Keeps the rows of some values that were freed just before."""
+        """Takes some values back into use that were freed just before."""
         self._used[values - self.first] = True
 
     def compact(self) -> dict[int, np.ndarray]:
         """Moves the rows in use to the beginning of each arena.
 
         Returns:
-            By array kind, the rows to be taken over, in their new order from row 1 on.
+            The old rows by array kind, in their new order from row 1 on.
         """
         self._drop_unused()
         used = np.flatnonzero(self._used[: self.count])
@@ -119,7 +119,7 @@ class ValueRows:
         return moved
 
     def _drop_unused(self) -> None:
-        """Lets the table begin at the first value in use."""
+        """Drops the values before the first one in use from the table."""
         used = self._used[: self.count]
         drop = int(used.argmax()) if used.any() else self.count
         if drop:

@@ -1,4 +1,4 @@
-"""A wave as data for its compiled program, and the functions that are compiled."""
+"""A wave as a pytree for its compiled program, and the functions to compile."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,13 +21,13 @@ from edbatch.target import Option
 
 @dataclass(frozen=True)
 class WaveShape:
-    """Static shape of a program of waves.
+    """Static shape of a wave program.
 
     Attributes:
         program: Loops and arenas.
         length: Integers of the records.
         steps: Passes over the loops.
-        fetched: Array kinds whose values can be asked for, and how many of each.
+        fetched: Array kinds of values that can be returned, and how many of each.
     """
 
     program: ProgramShape
@@ -37,7 +37,7 @@ class WaveShape:
 
     @property
     def size(self) -> int:
-        """Integers of a wave."""
+        """Number of integers of a wave."""
         trips = self.steps * len(self.program.loops)
         return self.length + trips + 1 + sum(count for _, count in self.fetched)
 
@@ -50,8 +50,8 @@ class Wave:
     Attributes:
         shape: The static part.
         integers: The records of its chunks, the iterations of each loop in each step,
-            the number of steps, and the rows to fetch of each array kind, one after the
-            other: one transfer. ``[shape.size] int32``.
+            the number of steps, and the rows to fetch of each array kind, concatenated
+            so that they need one transfer. ``[shape.size] int32``.
         pools: External inputs by array kind, ``[rows, ...]``; row 0 is zero.
     """
 
@@ -60,21 +60,21 @@ class Wave:
     pools: dict[int, Any]
 
     def tree_flatten_with_keys(self) -> tuple[tuple[Any, ...], Any]:
-        """Splits the wave into arrays, by their names, and the static part."""
+        """Splits the wave into named arrays and the static part."""
         kinds = tuple(sorted(self.pools))
         names = map(jax.tree_util.GetAttrKey, ("integers", "pools"))
         arrays = self.integers, tuple(self.pools[kind] for kind in kinds)
         return tuple(zip(names, arrays, strict=True)), (self.shape, kinds)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
-        """As `tree_flatten_with_keys`, without names: what each call needs."""
+        """Splits the wave into arrays and the static part; runs in every call."""
         kinds = tuple(sorted(self.pools))
         pools = tuple(self.pools[kind] for kind in kinds)
         return (self.integers, pools), (self.shape, kinds)
 
     @classmethod
     def tree_unflatten(cls, static: Any, arrays: tuple[Any, ...]) -> "Wave":
-        """Builds a wave from its parts."""
+        """Rebuilds a wave from its parts."""
         (shape, kinds), (integers, pools) = static, arrays
         return cls(shape, integers, dict(zip(kinds, pools, strict=True)))
 
@@ -87,11 +87,11 @@ class Wave:
         return replace(self, shape=replace(self.shape, program=program))
 
     def compiler_options(self) -> dict[str, Option]:
-        """Returns the options of XLA for the program of its tier."""
+        """Returns the XLA options for the program of its tier."""
         return self.shape.program.compiler_options()
 
     def static_sizes(self) -> dict[str, Any]:
-        """Returns, by name, what a program is compiled for beside shapes of arrays."""
+        """Returns by name what a program is specialized to, besides array shapes."""
         program = self.shape.program
         return {
             "the number of loops": len(program.loops),
@@ -110,11 +110,11 @@ def run_wave(
         prepared: The packed parameters.
         arenas: Values by array kind, ``[rows, ...]``; to be donated.
         wave: The wave.
-        rng: The key that the keys of nodes are derived from, if any.
+        rng: The key from which the keys of nodes are derived, if any.
 
     Returns:
         The arenas with the values of the wave, and the values that were asked for, by
-        array kind: ``[n, ...]``.
+        array kind, ``[n, ...]``.
     """
     shape = wave.shape
     program, pools = give_keys(shape.program, wave.pools, rng)
@@ -133,12 +133,11 @@ def run_wave(
 
 
 def move_rows(arenas: Arenas, rows: dict[int, Array]) -> Arenas:
-    """Moves rows to the beginning of other arenas.
+    """Copies rows to the beginning of new arenas.
 
     Args:
         arenas: Values by array kind.
-        rows: By array kind, which row each row of the new arena takes over; ``[n]
-            int32``.
+        rows: By array kind, the source row of each row of the new arena; ``[n] int32``.
 
     Returns:
         The new arenas, ``[n, ...]`` each.
@@ -151,7 +150,7 @@ def shift_rows(arenas: Arenas, rows: dict[int, Array]) -> Arenas:
 
     Args:
         arenas: Values by array kind; to be donated.
-        rows: By array kind, which row each of the first rows takes over; ``[n] int32``.
+        rows: By array kind, the source row of each of the first rows; ``[n] int32``.
 
     Returns:
         The arenas.

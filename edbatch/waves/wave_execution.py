@@ -1,4 +1,4 @@
-"""The device's side of waves: arenas, the program that runs on them, and its sizes."""
+"""Runs waves on the device: arenas, the program that runs on them, and its sizes."""
 
 import time
 from collections.abc import Callable, Collection, Hashable, Sequence
@@ -36,21 +36,21 @@ from edbatch.waves.wave_report import WaveReport
 
 _NONE = np.zeros(0, np.int32)
 NO_NODES = Schedule(_NONE, np.zeros(1, np.int32), _NONE)
-_SETTLED = 8  # waves after which a program is taken to be large enough
+_SETTLED = 8  # waves after which a program is assumed to be large enough
 
 
 class NoRoomError(Exception):
-    """A wave needs a larger program than there is, and nobody is to wait for one.
+    """A wave needs a larger program, and may not wait for its compilation.
 
     Args:
-        needs: Size of each dimension that it needs.
-        fits: As below.
-        is_half_full: As below.
+        needs: Size that the wave needs in each dimension.
+        fits: See the attribute.
+        is_half_full: See the attribute.
 
     Attributes:
-        needs: As given.
-        fits: Whether the program would have room, if no values were in its arenas.
-        is_half_full: Whether values take half of an arena.
+        needs: Size that the wave needs in each dimension.
+        fits: Whether the wave would fit if the program's arenas were empty.
+        is_half_full: Whether values take over half of an arena.
     """
 
     def __init__(self, needs: Needs, *, fits: bool, is_half_full: bool) -> None:
@@ -62,7 +62,7 @@ class WaveSize(NamedTuple):
     """Size of a wave.
 
     Attributes:
-        chunks: Its chunks.
+        chunks: Number of chunks.
         steps: Passes over the loops.
         rows: Rows that are computed, padding included.
     """
@@ -79,14 +79,14 @@ class WaveExecution:
         state: The state of the model.
         sizes: The sizes of its programs.
         functions: Its compiled functions.
-        options: What compilation goes by.
-        params: The parameters, arrays of JAX or NumPy.
+        options: Options of compilation.
+        params: The parameters, JAX or NumPy arrays.
         rng: The key for cells that draw random numbers, or None.
-        counts: Where time and rows are counted.
+        counts: Report to which time and rows are added.
 
     Attributes:
-        values: The arenas, and which row holds which value.
-        lacking: Sizes of a program that waves should have had, and did not wait for.
+        values: The arenas, and the assignment of values to their rows.
+        lacking: Program sizes that waves wanted but did not wait for.
     """
 
     def __init__(
@@ -107,21 +107,21 @@ class WaveExecution:
             state, sizes, options, functions, self.values, params, self._key
         )
         self._program: WaveProgram | None = None
-        self._grown_for: WaveProgram | None = None  # of whose sizes arenas are
-        self._grown_at = 0  # how many waves there were before
-        self._adopted: WaveProgram | None = None  # that was compiled ahead
+        self._grown_for: WaveProgram | None = None  # arenas have its sizes
+        self._grown_at = 0  # number of waves before arenas were grown for it
+        self._adopted: WaveProgram | None = None  # the last one compiled ahead
         self._ahead_for: WaveProgram | None = None  # see `compile_later_needs`
         self.lacking: Needs = {}
         self._most_chunks = 0  # of any wave
         self._pools = CompiledPools(self._maker, functions.run)
-        self._passed: set[int] = set()  # types that nobody is held for
+        self._passed: set[int] = set()  # types for which no instance is held
         self._unknown = np.zeros(0, np.bool_)
         self._unknown_for: WaveProgram | None = None
         self._ready: Callable[..., Any] | None = None  # a compiled program
         self._ready_for: tuple[Any, ...] = ()
 
     def check_params(self) -> None:
-        """Makes the parameters arrays of JAX, before the first wave.
+        """Converts the parameters to JAX arrays, before the first wave.
 
         Raises:
             PlanError: They are traced, or the caller is.
@@ -137,22 +137,21 @@ class WaveExecution:
         *,
         may_grow: bool = True,
     ) -> dict[int, Array]:
-        """Runs a wave, on the device and perhaps beside what the host does next.
+        """Starts a wave on the device, which may run while the host continues.
 
         Args:
-            schedule: What runs.
-            pending: The nodes, of which those that ran are removed.
-            asked: By array kind, the numbers of the values that are to come back.
-            free: Frees rows that nobody can reach any more.
-            may_grow: Whether to compile a program that is large enough, if there is
-                none.
+            schedule: The schedule of the wave.
+            pending: The pending nodes; those of the wave are removed.
+            asked: Numbers of the values to return, by array kind.
+            free: Frees rows of unreachable values.
+            may_grow: Whether to compile a larger program if none is large enough.
 
         Returns:
-            These values by array kind.
+            The values to return, by array kind.
 
         Raises:
-            PolicyError: A node runs before what it reads.
-            NoRoomError: The program is too small, and may not grow; nothing ran.
+            PolicyError: A node runs before its operands.
+            NoRoomError: The program is too small and may not grow; nothing ran.
         """
         program, integers, size = self._encode(schedule, pending, asked, free, may_grow)
         rows = {kind: self.values.rows.of(each) for kind, each in asked.items()}
@@ -171,7 +170,7 @@ class WaveExecution:
         return values
 
     def _run(self, program: WaveProgram, wave: Wave) -> dict[int, Array]:
-        """Runs a wave by its compiled program, which is looked up when it changes."""
+        """Runs a wave in its compiled program; looks the program up when it changes."""
         begun = time.perf_counter(), time.thread_time()
         arguments = (program.packed, self.values.arenas, wave, self._key)
         shape = (wave.shape, *map(len, wave.pools.values()))
@@ -182,7 +181,7 @@ class WaveExecution:
         else:
             if (found := self._functions.run.ready(*arguments)) is not None:
                 run, self._ready, self._ready_for = found, found, shape
-                self._sizes.have_run(program.bucket)  # another runner of its model has
+                self._sizes.have_run(program.bucket)  # in another runner of its model
             else:
                 run = partial(self._run_first, program)
         self.values.arenas, values = run(*arguments)
@@ -190,7 +189,7 @@ class WaveExecution:
         return values
 
     def _run_first(self, program: WaveProgram, *arguments: Any) -> Any:
-        """Compiles a program and runs it; one that cannot be leaves nothing behind."""
+        """Compiles and runs a program; if that fails, its sizes are reverted."""
         try:
             found = self._functions.run(*arguments)
         except BaseException:
@@ -200,12 +199,12 @@ class WaveExecution:
         return found
 
     def _ran(self, start_s: float, cpu_s: float) -> None:
-        """Counts the time since then as the program's."""
+        """Adds the time since the given start times to the program's run time."""
         self._counts.run_ms += 1e3 * (time.perf_counter() - start_s)
         self._counts.run_cpu_ms += 1e3 * (time.thread_time() - cpu_s)
 
     def fetch(self, values: dict[int, Array]) -> dict[int, np.ndarray]:
-        """Waits for values of a wave, and returns them as arrays of NumPy."""
+        """Waits for values of a wave, and returns them as NumPy arrays."""
         begun = time.perf_counter(), time.thread_time()
         found = {kind: np.asarray(each) for kind, each in values.items()}
         self._ran(*begun)
@@ -223,24 +222,24 @@ class WaveExecution:
         return self._functions.collect(arenas, pools, shape, rows, lengths)
 
     def unknown_types(self, node_types: Sequence[int]) -> frozenset[int]:
-        """Returns the types for which a program would have to be compiled.
+        """Returns the types for which a program must be compiled.
 
         Args:
             node_types: Types of nodes.
 
         Returns:
-            Those of them that the present program does not know; none where the model
-            has no program at all, so that nothing runs before one is compiled.
+            The types that the current program does not know; empty if the model has no
+            program at all, because then nothing runs before one is compiled.
         """
         if self._program is None:
             if not self._sizes.bucket.loops:
-                self._passed |= {*node_types}  # soon a wave runs them, of a policy, too
+                self._passed |= {*node_types}  # a wave runs them soon, of a policy, too
                 return frozenset()
             self.check_params()
             self._grow({}, NO_NODES)
         found = self._not_in_program(node_types)
         if found and self._sizes.have(self._run_as(found), {}):
-            # Another runner has compiled it, or they are of a family that has loops.
+            # Another runner compiled their program, or their family has loops already.
             types = np.array([*found], np.int32)
             starts = np.zeros(len(types) + 1, np.int32)
             self._grow({}, Schedule(_NONE, starts, types))
@@ -261,7 +260,7 @@ class WaveExecution:
         return frozenset(types[is_unknown].tolist()) - self._passed
 
     def _run_as(self, types: Collection[int]) -> set[int]:
-        """Returns as what types run."""
+        """Returns the types that run in place of recorded types."""
         own = np.array([*types], np.int32)
         assert self._state.wave_types is not None, "there is a program"
         return {*self._state.wave_types.run_as(own)[0][own].tolist()}
@@ -274,17 +273,17 @@ class WaveExecution:
         types: Collection[int],
         needs: Needs,
     ) -> NextProgram:
-        """Begins to compile a program that holds a wave, beside all so far.
+        """Starts compiling a program that holds a wave, and all waves before it.
 
-        Nothing changes before `adopt`.
+        Waves do not use it before `adopt`.
 
         Args:
-            schedule: What would run.
+            schedule: The schedule that would run.
             front: The nodes.
             asked: As for `run`.
-            types: The unknown types for which it is asked. What of them is not in the
-                schedule will not be unknown again.
-            needs: Sizes that it has at least.
+            types: The unknown types that caused the request. Those that are not in the
+                schedule are not reported as unknown again.
+            needs: Minimum sizes of the program.
 
         Returns:
             The program.
@@ -304,17 +303,17 @@ class WaveExecution:
         )
 
     def is_planned_anew(self, found: NextProgram) -> bool:
-        """Tells whether others have changed the sizes since a program was planned."""
+        """Returns whether the model's sizes changed since a program was planned."""
         return not self._sizes.are(found.instead_of)
 
     def adopt(self, found: NextProgram) -> bool:
-        """Lets waves run by a program that was compiled meanwhile.
+        """Makes waves run in a program that was compiled ahead.
 
         Args:
             found: The program.
 
         Returns:
-            Whether they do: not if others have grown the sizes since it was planned.
+            Whether it was adopted; False if the sizes have grown since it was planned.
         """
         program = found.program
         assert program is not None, "it is compiled"
@@ -328,13 +327,13 @@ class WaveExecution:
         return True
 
     def holds(self, needs: Needs) -> bool:
-        """Tells whether the present program is large enough.
+        """Returns whether the current program is large enough.
 
         Args:
             needs: Size of each dimension.
 
         Returns:
-            Whether there is one, and it is.
+            Whether there is a program, and it is large enough.
         """
         return self._program is not None and self._program.holds(needs)
 
@@ -342,7 +341,7 @@ class WaveExecution:
         """Returns the compiled functions that waves like the last one call.
 
         Returns:
-            The functions and their arguments, for programs to be compiled ahead.
+            The functions and their arguments, for compiling the programs ahead.
         """
         if self._program is None or not self._counts.waves:
             return []
@@ -351,11 +350,11 @@ class WaveExecution:
         return [*calls, *self._maker.moves(arenas)]
 
     def compile_later_needs(self) -> None:
-        """Has what later waves may need compiled, in the background.
+        """Starts compiling programs that later waves may need, in the background.
 
-        To be called after waves. Arenas that have grown are full much later, and pools
-        largest, when nobody should wait for a compiler. While sizes still grow as waves
-        need it nothing is compiled.
+        Call it after waves. Grown arenas are full, and pools are largest, much later,
+        when nobody should wait for a compilation. Nothing is compiled while sizes still
+        grow with the waves.
         """
         program = self._grown_for
         if self._ahead_for is program or program is None:
@@ -372,7 +371,7 @@ class WaveExecution:
                 function.warm_up_in_background(*arguments)
 
     def result_rows(self, name: Hashable, needed: int) -> int:
-        """Returns how many rows a part of a result has; see `WaveSizes.result_rows`."""
+        """Returns the rows of a part of a result; see `WaveSizes.result_rows`."""
         return self._sizes.result_rows(name, needed)
 
     def _encode(
@@ -383,7 +382,7 @@ class WaveExecution:
         free: Callable[[], None],
         may_grow: bool,
     ) -> tuple[WaveProgram, np.ndarray, WaveSize]:
-        """Writes a wave for a program that holds it, which may have to be made."""
+        """Writes a wave for a program that holds it; makes the program if necessary."""
         program = self._program
         size = None
         if (
@@ -402,7 +401,7 @@ class WaveExecution:
     def _write(
         self, program: WaveProgram, schedule: Schedule, pending: PendingNodes
     ) -> tuple[np.ndarray, WaveSize | None]:
-        """Writes a wave; its size is None where the program has no room for it."""
+        """Writes a wave; its size is None if the program has no room for it."""
         integers, records, trips = program.new_wave()
         own = self.values.rows
         unready, *size = write_if_fits(
@@ -461,10 +460,10 @@ class WaveExecution:
                 if self._grown_for is not program:
                     self._grown_for, self._grown_at = program, self._counts.waves
                 return program
-            program = self._grow(needs, schedule)  # perhaps with other loops
+            program = self._grow(needs, schedule)  # its loops may differ
 
     def _grow_arenas(self, program: WaveProgram) -> None:
-        """Makes arenas of a program's sizes; sizes without memory are given up."""
+        """Grows arenas to a program's sizes; reverts the sizes if that fails."""
         try:
             self.values.grow(program.arenas)
         except BaseException:
@@ -472,7 +471,7 @@ class WaveExecution:
             raise
 
     def _lack(self, needs: Needs, chunks: int) -> None:
-        """Notes what a wave should have had, for the next program."""
+        """Notes the sizes that a wave wanted, for the next program."""
         self.lacking = larger(self.lacking, needs)
         self._most_chunks = max(self._most_chunks, chunks)
 

@@ -1,4 +1,4 @@
-"""Nodes of waves as arrays: made from a tape, joined, and taken apart."""
+"""Nodes of waves as arrays: made from a tape, joined, and selected."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,18 +16,19 @@ Pools = dict[int, np.ndarray]  # array kind -> external inputs, [rows, ...]
 
 
 class WaveNodes(NamedTuple):
-    """``N`` nodes and what they read, as compiled code takes them.
+    """``N`` nodes with their operands and external inputs, for compiled code.
 
     Attributes:
         node_type: Type of each node.
         operand_start: First operand slot of each node, and the end.
-        operands: Value read by each operand slot, counted over all waves; negative
-            where there is none.
+        operands: Number of the value that each operand slot reads, counted over all
+            waves; negative if there is none.
         external_start: First external slot of each node, and the end.
-        external_rows: Row of a pool read by each external slot; negative where there is
+        external_rows: Pool row that each external slot reads; negative if there is
             none.
-        first_value: First value of each node, counted over all waves; ascending.
-        owner: The number of each node's instance among those of its runner.
+        first_value: Number of each node's first value, counted over all waves;
+            ascending.
+        owner: Number of each node's instance among the instances of its runner.
     """
 
     node_type: np.ndarray  # [N] int32
@@ -56,7 +57,7 @@ class RecordedNodes:
 
 
 def no_nodes() -> RecordedNodes:
-    """Returns no nodes."""
+    """Returns an empty set of nodes."""
     none, start = np.zeros(0, np.int32), np.zeros(1, np.int32)
     large = np.zeros(0, np.int64)
     nodes = WaveNodes(none, start, large, start, none, large, none)
@@ -64,16 +65,17 @@ def no_nodes() -> RecordedNodes:
 
 
 def nodes_of(tape: Tape, parts: Sequence[tuple[int, int]]) -> RecordedNodes:
-    """Makes arrays of what was recorded on a tape.
+    """Makes arrays of the nodes recorded on a tape.
 
     Args:
         tape: The tape.
-        parts: In turn, the number of an instance and how many nodes it recorded.
+        parts: Parts of the tape, in order: the number of an instance, and how many
+            nodes it recorded.
 
     Returns:
         The nodes.
     """
-    # The columns of a compiled tape are read where they are: it makes new ones next.
+    # A compiled tape's columns are used without a copy: clearing it makes new ones.
     node_type = np.asarray(tape.node_type, np.int32)
     flat = np.fromiter(chain.from_iterable(parts), np.int32, 2 * len(parts))
     operand, external, value, owner = _slots_of(
@@ -93,7 +95,7 @@ def nodes_of(tape: Tape, parts: Sequence[tuple[int, int]]) -> RecordedNodes:
 
 @kernel(nogil=False)
 def _slots_of(node_type, num_operands, num_externals, num_outputs, end, parts):
-    """First operand slot, external slot and value of nodes, and their owners."""
+    """First operand slot, external slot and value of each node, and its owner."""
     operand, external, before = slot_starts(
         node_type, num_operands, num_externals, num_outputs
     )
@@ -144,7 +146,7 @@ def join_nodes(parts: Sequence[RecordedNodes], types: TypeTable) -> WaveNodes:
 
 @kernel(nogil=False)
 def _join_rows(rows, kinds, slots, before):
-    """Rows of pools, counted behind those of the parts before; changes `rows`."""
+    """Offsets pool rows by the sizes of the preceding parts' pools; changes `rows`."""
     for k in range(len(slots) - 1):
         for e in range(slots[k], slots[k + 1]):
             if rows[e] >= 0:
@@ -154,7 +156,7 @@ def _join_rows(rows, kinds, slots, before):
 
 def _join_starts(starts: Sequence[np.ndarray]) -> np.ndarray:
     sizes = np.diff(np.concatenate(starts))
-    # From the end of one to the beginning of the next there is no node.
+    # The difference between one part's end and the next part's start is no node.
     inside = np.ones(len(sizes), np.bool_)
     inside[np.cumsum([len(each) for each in starts[:-1]], dtype=np.int64) - 1] = False
     found = np.zeros(inside.sum() + 1, np.int32)
@@ -169,12 +171,12 @@ def select_nodes(
 
     Args:
         nodes: Nodes.
-        kept: Those that are taken; ``[n] int32``.
-        pools: Their external inputs, whose rows are counted over all of these.
+        kept: The nodes to take; ``[n] int32``.
+        pools: External inputs of all nodes; their rows are counted over all pools.
         types: The model's types.
 
     Returns:
-        These nodes and their external inputs.
+        The taken nodes and their external inputs.
     """
     operand_start, operands = take_slots(kept, nodes.operand_start, nodes.operands)
     external_start, rows = take_slots(kept, nodes.external_start, nodes.external_rows)
@@ -206,7 +208,7 @@ def select_nodes(
 
 
 def _rows_of(pools: Sequence[np.ndarray], rows: np.ndarray) -> np.ndarray:
-    """Takes rows, ascending, that are counted over pools; copies no others."""
+    """Takes ascending rows that are counted over all pools; copies no other rows."""
     begins = np.cumsum([0, *map(len, pools)])
     cuts = np.searchsorted(rows, begins)
     return np.concatenate(
@@ -220,10 +222,10 @@ def _rows_of(pools: Sequence[np.ndarray], rows: np.ndarray) -> np.ndarray:
 
 @kernel(nogil=False)
 def _renumber_rows(rows, kinds, start):
-    """Counts the rows that are read, of each pool for itself, and changes `rows` so.
+    """Renumbers the rows that are read, separately for each pool; changes `rows`.
 
-    Pools stand one after the other, from `start` on. Returns the rows that are read, in
-    ascending order, of one kind after the other, and where those of each kind begin.
+    Pools are concatenated, each from its `start` on. Returns the rows that are read,
+    ascending and grouped by kind, and the start of each kind.
     """
     is_read = np.zeros(start[-1], np.bool_)
     for e in range(len(rows)):
@@ -284,10 +286,10 @@ def take_slots(
     Args:
         chosen: The nodes; ``[n] int32``.
         start: First slot of each node, and the end; ``[N + 1] int32``.
-        slots: What each slot holds; ``[E]``.
+        slots: Content of each slot; ``[E]``.
 
     Returns:
-        First slot of each chosen node, and the end; and what their slots hold.
+        First slot of each chosen node, and the end; and the contents of their slots.
     """
     own = np.zeros(len(chosen) + 1, np.int32)
     for k in range(len(chosen)):

@@ -8,17 +8,18 @@ class WaveReport:
     """Counts of waves.
 
     Attributes:
-        waves: How many there were.
+        waves: Number of waves.
         recorded: Nodes that were recorded.
-        nodes: Nodes that ran; others were not needed.
+        nodes: Nodes that ran; the others were not needed.
         batches: Batches of their schedules.
         chunks: Chunks that ran.
-        rows: Rows that they computed, padding included.
+        rows: Rows that were computed, padding included.
         moves: How often rows were moved to make room.
-        host_ms: Time to schedule and encode them, in milliseconds.
-        run_ms: Time in calls of the program, which CPUs run in part at once, and until
-            values had come back.
-        run_cpu_ms: Of this, time in which the thread ran itself, and did not wait.
+        host_ms: Time to schedule and encode the waves, in milliseconds.
+        run_ms: Time in calls of the program, part of which CPUs run synchronously, and
+            waiting for values, in milliseconds.
+        run_cpu_ms: CPU time of the thread within `run_ms`, in milliseconds: without
+            waiting.
 
     Example:
         >>> WaveReport(waves=3, nodes=4).copy().waves
