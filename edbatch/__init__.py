@@ -1,7 +1,7 @@
 """Automatic batching of dynamic neural networks on JAX.
 
-Write a model for one instance over cells; `batch` runs minibatches of instances as few
-wide operations in one compiled program.
+Write a model for one instance out of cells; `batch` runs a minibatch of instances as a
+few wide operations in one compiled program.
 """
 
 import edbatch.ctrl_c  # noqa: F401, first: Ctrl-C may come during the others

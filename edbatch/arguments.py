@@ -1,7 +1,7 @@
-"""Checks of the types of options, where users give them.
+"""Type checks for options that users pass.
 
-Each raises the error that its caller names, in one sentence; NumPy's numbers pass, and
-`True` is no number.
+Each check raises the error type given by its caller, with a message of one sentence.
+NumPy scalars count as numbers; `True` does not.
 """
 
 import functools
@@ -18,12 +18,12 @@ from edbatch.errors import EdbatchError, nearest, shown
 
 Called = TypeVar("Called", bound=Callable[..., Any])
 
-_LONGEST_PATH = 4096  # in characters, of what systems take
+_LONGEST_PATH = 4096  # characters that operating systems accept
 _TEXT = "usually a text from a file or a command line, or another argument's value"
 
 
 def is_real(value: object) -> bool:
-    """Tells whether a value is a number; infinity and NaN are, too.
+    """Returns whether a value is a number, including infinity and NaN.
 
     Example:
         >>> is_real(math.nan), is_real(np.float32(2)), is_real(True)
@@ -33,7 +33,7 @@ def is_real(value: object) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """Tells whether a value is a finite number.
+    """Returns whether a value is a finite number.
 
     Example:
         >>> is_number(np.float32(2)), is_number("2"), is_number(True)
@@ -43,12 +43,12 @@ def is_number(value: object) -> bool:
         return False
     try:
         return math.isfinite(value)
-    except OverflowError:  # an integer beyond all floats
+    except OverflowError:  # an integer too large for a float
         return False
 
 
 def is_whole(value: object) -> bool:
-    """Tells whether a value is a whole number.
+    """Returns whether a value is a whole number.
 
     Example:
         >>> is_whole(np.int64(2)), is_whole(2.0), is_whole(True)
@@ -58,7 +58,7 @@ def is_whole(value: object) -> bool:
 
 
 def is_positive(value: object) -> bool:
-    """Tells whether a value is a number above zero, or infinite.
+    """Returns whether a value is a number above zero, including infinity.
 
     Example:
         >>> is_positive(math.inf), is_positive(0), is_positive("1")
@@ -80,14 +80,14 @@ def check_number(
     """Checks that an option is a number.
 
     Args:
-        error: What to raise.
-        name: What it is, as the subject of a sentence.
+        error: The error type to raise.
+        name: The option, as the subject of a sentence.
         value: Its value.
-        least: The least that it may be.
+        least: The smallest allowed value.
         whole: Whether it must be a whole number.
 
     Raises:
-        EdbatchError: It is not; of the type that was named.
+        EdbatchError: The value is not such a number; raised as `error`.
 
     Example:
         >>> check_number(EdbatchError, "width", 3, 1, whole=True)
@@ -103,7 +103,7 @@ def check_number(
 
 
 def check_flag(error: type[EdbatchError], name: str, value: object) -> None:
-    """Checks that an option is `True` or `False`; as `check_number`."""
+    """Checks that an option is `True` or `False`; see `check_number`."""
     if not isinstance(value, bool | np.bool_):
         raise error(f"{name} is True or False but this is {_typed(value)}; {_TEXT}")
 
@@ -114,14 +114,15 @@ def check_word(
     """Checks that an option is one of a few words.
 
     Args:
-        error: What to raise.
-        name: What it is, as the subject of a sentence.
+        error: The error type to raise.
+        name: The option, as the subject of a sentence.
         value: Its value.
-        words: The words, the default first.
+        words: The allowed words, the default first.
 
     Raises:
-        EdbatchError: It is not; of the type that was named. For `True` and `False`,
-            which some options were once, the message names the word.
+        EdbatchError: The value is not one of the words; raised as `error`. For `True`
+            and `False`, which some options used to take, the message names the
+            equivalent word.
 
     Example:
         >>> check_word(EdbatchError, "reuse", "never", ("never", "always"))
@@ -137,14 +138,14 @@ def check_word(
 
 
 def renamed(error: type[EdbatchError], **sentences: str) -> Callable[[Called], Called]:
-    """Makes calls that use old names of options say the new ones.
+    """Makes calls with the old name of an option raise an error with the new name.
 
     Args:
-        error: What to raise.
+        error: The error type to raise.
         **sentences: By old name, what to write instead.
 
     Returns:
-        The decorator of a function or of a class.
+        A decorator for functions and classes.
 
     Example:
         >>> @renamed(EdbatchError, wide="write width=3")
@@ -184,40 +185,40 @@ def check_type(
     kinds: type | tuple[type, ...],
     what: str,
 ) -> None:
-    """Checks that an option is of a type.
+    """Checks the type of an option.
 
     Args:
-        error: What to raise.
-        name: What it is, as the subject of a sentence.
+        error: The error type to raise.
+        name: The option, as the subject of a sentence.
         value: Its value.
-        kinds: The types that it may have.
-        what: The same in words, and how to make it.
+        kinds: The allowed types.
+        what: Describes the allowed types, and how to make one.
 
     Raises:
-        EdbatchError: It is not; of the type that was named.
+        EdbatchError: The value has another type; raised as `error`.
     """
     if not isinstance(value, kinds):
         raise error(f"{name} is {what}, but this is {_typed(value)}; {_TEXT}")
 
 
 def as_path(error: type[EdbatchError], name: str, value: object) -> Path:
-    """Returns the path that an option names.
+    """Returns the value of an option as a path.
 
     Args:
-        error: What to raise.
-        name: What it is, as the subject of a sentence.
+        error: The error type to raise.
+        name: The option, as the subject of a sentence.
         value: Its value.
 
     Returns:
         The path.
 
     Raises:
-        EdbatchError: It is no text and no path, empty, or too long for one; of the type
-            that was named.
+        EdbatchError: The value is neither a string nor a path, or is empty, or too
+            long for a path; raised as `error`.
     """
     if isinstance(value, str | PathLike):
         path = fspath(value)
-        if path == "":  # which `Path` reads as the current folder
+        if path == "":  # `Path` would take it for the current folder
             raise error(f"{name} is the path of a file but this is empty; name one")
         if isinstance(path, str) and len(path) <= _LONGEST_PATH:
             return Path(path)
@@ -227,26 +228,26 @@ def as_path(error: type[EdbatchError], name: str, value: object) -> Path:
 def list_of(
     error: type[EdbatchError], name: str, value: Any, one: str = "an instance"
 ) -> list[Any]:
-    """Lists what an argument holds.
+    """Returns the elements of an iterable argument as a list.
 
     Args:
-        error: What to raise.
-        name: What it is, as the subject of a sentence.
+        error: The error type to raise.
+        name: The argument, as the subject of a sentence.
         value: Its value.
-        one: What it holds.
+        one: Describes an element.
 
     Returns:
         Its elements.
 
     Raises:
-        EdbatchError: It is a text or a dict, or cannot be iterated over; of the type
-            that was named.
+        EdbatchError: The value is a string or a dict, or not iterable; raised as
+            `error`.
 
     Example:
         >>> list_of(EdbatchError, "a minibatch", range(3))
         [0, 1, 2]
     """
-    # An array of one number has a method __iter__, too.
+    # A zero-dimensional array has a method __iter__, too.
     one_number = getattr(value, "ndim", None) == 0
     is_list = isinstance(value, Iterable) and not one_number
     if is_list and not isinstance(value, str | bytes | Mapping):

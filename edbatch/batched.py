@@ -1,4 +1,4 @@
-"""A model that runs on minibatches, on one device."""
+"""`Batched`: a model that runs on minibatches, on one device."""
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
@@ -47,25 +47,26 @@ from edbatch.waves.runner import WaveRunner
 class Batched(HostSide):
     """A model that runs on minibatches; made by `batch`.
 
-    Calling it gives what ``jax.vmap`` of the model would give: the model's own pytree
-    with a leading axis over instances. The steps behind the call, `record`, `plan` and
-    `apply`, can be used one by one: the first two run on the host only, in any thread,
-    the last is a pure JAX function.
+    Calling it returns the same result as ``jax.vmap`` of the model: the model's output
+    pytree with a leading axis over instances. The steps of a call, `record`, `plan` and
+    `apply`, can also be called separately: the first two run on the host only, in any
+    thread; `apply` is a pure JAX function.
 
     One function serves parameters of several structures, shapes and dtypes. Recordings
-    and plans know which they were made for. Instances that were not recorded yet are
-    recorded for the parameters of a call, else for those of ``params=``, else for those
-    of the recordings beside them, else for the bound ones: of ``params=`` of `batch` or
-    the latest `bind` or, if there was none, of the first run (a call, `apply` or
-    `rollout`). Later runs do not change that, nor does ``params=`` of other methods.
+    and plans know which parameters they were made for. An instance that is not a
+    recording is recorded for the first of these that exists: the parameters of the
+    call, ``params=`` of the method, the parameters of recordings in the same minibatch,
+    the bound parameters. ``params=`` of `batch` and `bind` bind parameters (the latest
+    counts); if neither was used, the first run (a call, `apply` or `rollout`) does.
+    Later runs bind nothing, nor does ``params=`` of other methods.
 
-    It can be pickled, with all that it found out about the model, if the model can be
-    imported by its name: other processes can record and plan with it, and recordings
-    and plans can be sent and kept. Programs are compiled anew in each process.
+    It can be pickled, including everything learned about the model, if the model can be
+    imported by name. Other processes can then record and plan with it, and recordings
+    and plans can be sent and stored. Each process compiles its own programs.
 
     Attributes:
         states: The states of the model, by structure of the parameters.
-        device_notice: Tells on which device it runs, once.
+        device_notice: Logs once which device runs the model.
     """
 
     def __init__(self, states: StateRegistry) -> None:
@@ -73,11 +74,11 @@ class Batched(HostSide):
         self._begin()
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         return f"<Batched {name_of(self.model)}: policy {self.policy.name}>"
 
     def _begin(self) -> None:
-        """Makes what is neither copied nor pickled."""
+        """Creates the attributes that are neither copied nor pickled."""
         self._compiles = 0
         name = name_of(self.model)
         self.device_notice = DeviceNotice(name)
@@ -89,21 +90,21 @@ class Batched(HostSide):
         self._waves = WaveFunctions(name)
 
     def __copy__(self) -> "Batched":
-        """Returns a function of its own, of the same states."""
+        """Returns an independent function that shares the states."""
         return Batched(copy.copy(self.states))
 
     def __deepcopy__(self, memo: Any) -> "Batched":
-        """As `copy.copy`, with a policy of its own."""
+        """Like `copy.copy`, with its own copy of the policy."""
         found = copy.copy(self)
         found.policy = copy.deepcopy(self.policy, memo)
         return found
 
     def __getstate__(self) -> StateRegistry:
-        """Pickles the model by its name, and what was found out about it."""
+        """Pickles the model by name, and everything learned about it."""
         return self.states
 
     def __setstate__(self, states: StateRegistry) -> None:
-        """Makes the function again; it has compiled nothing yet."""
+        """Restores the function, without any compiled programs."""
         self.states = states
         self._begin()
 
@@ -118,16 +119,16 @@ class Batched(HostSide):
             rng: As for `apply`.
 
         Returns:
-            The model's pytree with a leading axis over instances. A list in it is a
-            `Ragged`, since its length may differ between instances; a tuple, a dict and
-            any other pytree node comes back as itself. Of a list that is empty in all
-            instances, and whose elements no recording made with them knows
-            (`record_all`), the values are an empty tuple.
+            The model's output pytree with a leading axis over instances. A list becomes
+            a `Ragged`, since its length may differ between instances; tuples, dicts and
+            all other pytree nodes keep their type. If a list is empty in all instances
+            and no recording made together with them (`record_all`) determines its
+            elements, its values are an empty tuple.
 
-        Instances that ask for values (`edbatch.value`) run in waves; see `rollout`.
+        Instances that read values (`edbatch.value`) run in waves; see `rollout`.
 
         Raises:
-            EdbatchError: As `plan` and `apply`.
+            EdbatchError: As for `plan` and `apply`.
         """
         instances = minibatch_of(instances)
         state = self.states.checked(self._run_state(params), instances)
@@ -136,7 +137,7 @@ class Batched(HostSide):
             found = self._call_in_waves(state, params, instances, rng)
             if not isinstance(found, DataflowGraph):
                 return found
-            minibatch = [found]  # no instance has asked for a value
+            minibatch = [found]  # no instance has read a value
         plan = self._plan(state, minibatch, choose_target(params), planning.ANY)
         return first_rows(self.apply(params, plan, rng=rng), int(plan.num_instances))
 
@@ -155,30 +156,30 @@ class Batched(HostSide):
         rng: Any = None,
         keep_values: bool = False,
     ) -> Rollout:
-        """Runs instances that ask for values, and records the paths that they take.
+        """Runs instances that read values, and records the paths that they take.
 
-        Each instance runs until it asks for a value (`edbatch.value`) or ends. When all
-        wait, what they have recorded since runs as one wave, scheduled by the policy;
-        values stay on the device from wave to wave.
+        Each instance runs until it reads a value (`edbatch.value`) or ends. Once all
+        are waiting, the nodes recorded since the last wave run as one wave, scheduled
+        by the policy; values stay on the device between waves.
 
-        The recordings hold what instances computed, with the values that they looked at
-        as constants. Planned and applied, they run again in one piece, with gradients:
-        teacher forcing by the model's own actions, or REINFORCE.
+        The recordings hold everything that the instances computed, with the values that
+        they read as constants. Planned and applied, they run again without waves, with
+        gradients: teacher forcing on the model's own actions, or REINFORCE.
 
         Args:
             params: The model's parameters, not traced.
             instances: Instances, none of them a recording.
-            rng: As for `apply`. Instances get the same keys when they run again with
-                the recordings in the same order.
-            keep_values: Whether to keep what instances are handed.
+            rng: As for `apply`. Applying the recordings in the same order gives each
+                instance the same keys.
+            keep_values: Whether to keep the values that instances read.
 
         Returns:
-            The outputs, as a call returns them, and the recordings.
+            The outputs, as for a call, and the recordings.
 
         Raises:
-            Exception: What the model raised, with a note that names the instance. All
-                others are ended then; their ``finally`` clauses run.
-            EdbatchError: As a call; or parameters are traced.
+            Exception: Raised by the model, with a note that names the instance. All
+                other instances are ended; their ``finally`` clauses run.
+            EdbatchError: As for a call; or the parameters are traced.
 
         Example:
             >>> import edbatch as eb
@@ -207,30 +208,30 @@ class Batched(HostSide):
         return roll_out(runner, instances)
 
     def _run_state(self, params: Any) -> ModelState:
-        """Returns the state of a run's parameters, the default from the first on."""
+        """Returns the state of a run's parameters; the first run binds them."""
         return self.states.bind_first(self.states.of_params(params))
 
     def _runner(
         self, state: ModelState, params: Any, rng: Any, **keep: bool
     ) -> WaveRunner:
-        """Returns what runs the waves of one minibatch, or of a server."""
+        """Creates the runner of the waves of one minibatch, or of a server."""
         sizes = state.wave_sizes(self.options, choose_target(params))
         return WaveRunner(state, sizes, self._waves, self.options, params, rng, **keep)
 
     def wave_runner(
         self, params: Any, rng: Any = None
     ) -> tuple[WaveRunner, Callable[[Any], Any]]:
-        """Returns what runs instances in waves, for whoever brings the instances.
+        """Returns a runner of waves, for callers that supply instances over time.
 
         Args:
             params: The model's parameters.
             rng: As for `apply`.
 
         Returns:
-            A runner, and a function of an instance that is run with handles.
+            The runner, and the model as a function of one instance, applied to handles.
 
         Raises:
-            EdbatchError: The parameters are none; or `rng` is not a key.
+            EdbatchError: `params` are not parameters; or `rng` is not a key.
         """
         state = self._run_state(params)
         runner = self._runner(state, params, rng)
@@ -248,16 +249,15 @@ class Batched(HostSide):
         Args:
             instances: Instances, or recordings of them.
             params: As for `record_all`.
-            pad_to: Rows of the result, N; as many as instances if None. A program is
-                compiled for a number of rows, so minibatches of differing size share
-                one if they are padded; `Plan.instance_mask` tells which rows are
-                instances.
+            pad_to: Rows of the result, N; by default the number of instances. A program
+                is compiled for a fixed N, so minibatches of different sizes share one
+                if they are padded; `Plan.instance_mask` marks the rows of instances.
 
         Returns:
             The plan, a pytree of NumPy arrays for `apply`.
 
         Raises:
-            EdbatchError: As `graph`; or the policy belongs to another model; or the
+            EdbatchError: As for `graph`; or the policy belongs to another model; or the
                 minibatch has more rows than int32 can count, or more instances than
                 `pad_to`.
         """
@@ -288,24 +288,24 @@ class Batched(HostSide):
     ) -> Explanation:
         """Explains what a minibatch costs, type by type, and what keeps types apart.
 
-        It is planned as a call would plan it, and counted on the host; that decides
-        nothing about later plans. Times are those that the costs of `edbatch.batch`
-        predict, if they were given, or measured.
+        The minibatch is planned as a call would plan it, and counted on the host; later
+        plans are not affected. Times are predicted from the ``costs`` given to
+        `edbatch.batch`, if any, or measured.
 
         Args:
             instances: Instances, or recordings of them.
-            params: As for `record_all`; arrays to measure.
-            measure: Whether to run each batch by itself, often enough to tell how long
-                it takes. A program is compiled for it.
-            rng: As for `apply`, to measure.
+            params: As for `record_all`; to measure, arrays.
+            measure: Whether to run each batch separately, often enough to time it. A
+                program is compiled for this.
+            rng: As for `apply`; used only to measure.
 
         Returns:
             The report: ``print`` shows it as text, `rich` as tables, a notebook as
             HTML; ``to_json()`` returns JSON values.
 
         Raises:
-            EdbatchError: As `plan`; or batches cannot be measured: there are no
-                parameters, or the device has programs of one switch per chunk.
+            EdbatchError: As for `plan`; or batches cannot be measured: there are no
+                parameters, or the device runs programs with one switch per chunk.
 
         Example:
             >>> import edbatch as eb
@@ -335,30 +335,30 @@ class Batched(HostSide):
     def apply(self, params: Any, plan: Plan, *, rng: Any = None) -> Any:
         """Runs a plan: a pure JAX function, for ``jit``, ``grad`` and the like.
 
-        Called by itself, as for inference, it keeps what cells make of the parameters
-        alone (such as the packed matrices of their gates) for the next call with the
-        same arrays, until these are dropped.
+        Outside JAX transformations, as in inference, values that cells compute from
+        parameters alone (such as the packed matrices of their gates) are kept for the
+        next call with the same arrays, until those arrays are freed.
 
-        Gradients are the model's. What one instance holds (NaN, infinity, a point
-        without a slope) changes no output and no gradient of another, nor of a
-        parameter that only others read; outputs that nothing reads have no cotangent.
-        One thing differs from the model of one instance: both branches of a
-        ``lax.cond`` inside a cell run, as under `jax.vmap`.
+        Gradients are the model's. The contents of one instance (NaN, infinity, a point
+        of no derivative) never change the outputs or gradients of another, nor the
+        gradient of a parameter that only others read; outputs that nothing reads have
+        no cotangent. There is one difference from the unbatched model: both branches of
+        a ``lax.cond`` inside a cell run, as under `jax.vmap`.
 
         Args:
             params: The model's parameters.
             plan: A plan of this model.
             rng: The key for cells that draw random numbers, typed or raw; may be
-                traced. Each call of such a cell gets a key of its own, whatever the
-                schedule; `cell_keys` gives the model itself the same ones. Ignored if
-                no cell takes it.
+                traced. Each call of such a cell gets its own key, independent of the
+                schedule; `cell_keys` gives the unbatched model the same keys. Ignored
+                if no cell takes a key.
 
         Returns:
-            As calling the batched function.
+            The same result as calling the batched function.
 
         Raises:
             PlanError: The plan was made by another model, or for parameters of other
-                shapes; or a cell needs a key and there is none.
+                shapes; or a cell needs a key and none is given.
             CellError: `rng` is not a key.
         """
         if isinstance(plan, ShardedPlan):
@@ -387,7 +387,7 @@ class Batched(HostSide):
         return self._checked_call(params, partial(call_untraced, run), arguments)
 
     def _adopted(self, params: Any, plan: Plan) -> tuple[ModelState, Plan]:
-        """Returns the plan for where it runs, and the state that it belongs to."""
+        """Returns a plan's state, and the plan for the device that will run it."""
         state, plan = self.states.adopt_plan(plan)
         state.check_order(params)
         planned = plan.shape.program.options.target
@@ -400,7 +400,7 @@ class Batched(HostSide):
         state, plan = self._adopted(params, plan)
         plan, key = keyed(plan, rng)
         packed = None
-        if not is_traced((plan, key)):  # else a gradient may be asked for
+        if not is_traced((plan, key)):  # otherwise it may be differentiated
             packed = state.packed.of(params, program_with(plan.shape.program, key))
         if packed is not None:
             return self._run_packed, (packed, plan, key)
@@ -416,31 +416,31 @@ class Batched(HostSide):
         rng: Any = None,
         block: bool = True,
     ) -> Pending:
-        """Compiles ahead what calls with minibatches like those of a sample will run.
+        """Compiles ahead of time the programs for minibatches like those of a sample.
 
-        The sample is cut into minibatches of each size, all of which are planned; what
-        is compiled are the fine programs of their buckets. If the model asks for values
-        (`edbatch.value`), they are run, by coarse programs. For a step of training, use
-        `warm_up` of its own, of `eb.jit`.
+        The sample is cut into minibatches of each size. All of them are planned, and
+        the fine programs of their buckets are compiled. If the model reads values
+        (`edbatch.value`), the minibatches are run instead, by coarse programs. To warm
+        up a training step, use the `warm_up` of its `eb.jit` function.
 
         Args:
             sample: Instances, or recordings of them, of all sizes and structures that
-                are to come. Where a batch is larger than the sample, that is repeated.
+                later calls will have. Repeated where a minibatch is larger than it.
             batch_sizes: Instances per minibatch, such as ``[1, 8, 64]``; by default one
                 minibatch of the whole sample.
-            params: The parameters of the calls to come. What cells make of them alone
-                is computed, too.
+            params: The parameters of the later calls. Values that cells compute from
+                parameters alone are computed, too.
             rng: As for `apply`, if cells draw random numbers.
-            block: Whether to wait until all is compiled. Otherwise a background thread
-                compiles, and calls that come earlier run coarse programs.
+            block: Whether to wait until everything is compiled. Otherwise a background
+                thread compiles, and calls made before it is done run coarse programs.
 
         Returns:
-            A handle: ``wait()`` waits, and raises what went wrong; ``done`` tells;
-            ``programs`` is how many there are.
+            A handle: ``wait()`` waits, and raises any error; ``done`` is whether
+            compilation is complete; ``programs`` is the number of programs.
 
         Raises:
-            EdbatchError: As `plan` and `apply`; or a batch size is no whole number
-                above 0.
+            EdbatchError: As for `plan` and `apply`; or a batch size is not a whole
+                number above 0.
 
         Example:
             >>> import edbatch as eb
@@ -494,21 +494,21 @@ class Batched(HostSide):
         return self._compiles
 
     def sharded(self, mesh: Mesh | None = None, *, axis: str | None = None) -> Sharded:
-        """Makes this function run on several devices at once.
+        """Returns this function for several devices at once.
 
-        Each minibatch is split over the devices; results come back in the order of the
+        Each minibatch is split over the devices. Results have the order of the
         instances, and gradients are those of the whole minibatch.
 
         Args:
             mesh: The devices; all of ``jax.devices()`` if None.
-            axis: The axis of the mesh over which to split, if it has several.
+            axis: The mesh axis to split over, if the mesh has several.
 
         Returns:
-            The sharded function, with `plan`, `apply` and a call like this one.
+            The sharded function, with the same `plan`, `apply` and call as this one.
 
         Raises:
-            PlanError: The mesh has several axes and none is named, or no device of
-                this process; or it has those of several processes and the policy
-                searches within milliseconds.
+            PlanError: The mesh has several axes and `axis` is None; or it has no device
+                of this process; or it spans several processes and the policy's search
+                is limited by time.
         """
         return Sharded(self, mesh, axis)

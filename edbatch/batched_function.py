@@ -1,4 +1,4 @@
-"""The protocol of batched functions, of one device and of several."""
+"""Protocol of batched functions, whether for one device or for several."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -11,10 +11,10 @@ Model = Callable[[Any, Any], Any]
 
 
 class BatchedFunction(Protocol):
-    """The protocol of batched functions, of one device and of several.
+    """Protocol of batched functions, whether for one device or for several.
 
-    `edbatch.verify` and `edbatch.Loader` need no more than this, so code that runs
-    minibatches need not know on how many devices they run.
+    `edbatch.verify` and `edbatch.Loader` rely on this protocol only, so they work for
+    any number of devices.
 
     Example:
         >>> import edbatch as eb
@@ -34,11 +34,11 @@ class BatchedFunction(Protocol):
 
     @property
     def types(self) -> TypeTable:
-        """The node types met so far with the bound parameter shapes."""
+        """The node types recorded so far for the bound parameter shapes."""
 
     @property
     def takes_merged(self) -> bool:
-        """Whether `plan` takes a recording of several instances."""
+        """Whether `plan` accepts a recording of several instances."""
 
     @property
     def cache_info(self) -> CacheInfo:
@@ -49,7 +49,7 @@ class BatchedFunction(Protocol):
         """How often programs that run plans were traced; see `compile_report`."""
 
     def bind(self, params: Any) -> "BatchedFunction":
-        """Sets the shapes of the parameters that fresh instances are recorded for.
+        """Sets the default parameter shapes for recording instances.
 
         Args:
             params: Parameters, or their ``jax.ShapeDtypeStruct`` pytree.
@@ -59,10 +59,10 @@ class BatchedFunction(Protocol):
         """
 
     def fit(self, sample: Iterable[Any], *, params: Any = None) -> "BatchedFunction":
-        """Decides by a sample what is decided from instances.
+        """Makes the decisions that depend on instances, from a sample.
 
         Args:
-            sample: A minibatch like those to come, of instances or recordings.
+            sample: A representative minibatch, of instances or recordings.
             params: The parameters to record for, or their shapes; the bound ones if
                 None.
 
@@ -121,8 +121,8 @@ class BatchedFunction(Protocol):
             instances: Instances, recordings of them, or both.
             params: The parameters to record for, or their shapes; the bound ones if
                 None.
-            pad_to: Rows of the result, N, at least as many as instances; as many if
-                None. A program is compiled for each N.
+            pad_to: Rows of the result, N, at least the number of instances; exactly
+                that if None. A program is compiled for each N.
 
         Returns:
             The plan, a pytree.
@@ -137,7 +137,7 @@ class BatchedFunction(Protocol):
                 None.
 
         Returns:
-            Counts for each type, and the reasons.
+            Counts for each type, and what keeps types apart.
         """
 
     def apply(self, params: Any, plan: Any, *, rng: Any = None) -> Any:
@@ -145,7 +145,7 @@ class BatchedFunction(Protocol):
 
         Args:
             params: The model's parameters.
-            plan: What `plan` returned.
+            plan: A plan made by `plan`.
             rng: A key, for cells that draw random numbers.
 
         Returns:
@@ -160,7 +160,7 @@ class BatchedFunction(Protocol):
         Args:
             instances: Instances, or recordings of them by this function.
             batch_size: Instances per minibatch.
-            **options: Those of `edbatch.Loader`.
+            **options: Options of `edbatch.Loader`.
 
         Returns:
             The loader.

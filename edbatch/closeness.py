@@ -1,4 +1,4 @@
-"""Differences of batched results from the model's, and their tolerance."""
+"""Comparison of batched results with the model's, within a tolerance."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,9 +12,9 @@ from edbatch.graph.external_input import input_dtype
 from edbatch.rounding import Rounding, rounding_of
 
 _ROUNDING = 512  # tolerance in units of the rounding error
-_MOST = 0.5  # of an array's scale: beyond, dtypes of few bits would allow anything
+_MOST = 0.5  # of an array's scale; more would let dtypes of few bits pass anything
 
-Roundings = Callable[[], list[Rounding]]  # per leaf; asked for only where it matters
+Roundings = Callable[[], list[Rounding]]  # per leaf; computed only when needed
 
 
 def compare_outputs(
@@ -28,16 +28,16 @@ def compare_outputs(
 
     Args:
         found: The batched result.
-        expected: What the model returns.
-        where: Which instance it is, for messages.
+        expected: The model's result.
+        where: Names the instance, for messages.
         tolerance: As for `edbatch.verify`.
-        roundings: The roundings on the way to each array.
+        roundings: The coarsest rounding on the way to each array.
 
     Returns:
         The largest difference, and how many numbers were compared.
 
     Raises:
-        VerificationError: A structure, a shape or a number differs.
+        VerificationError: A structure, a shape, a dtype or a number differs.
     """
     own, own_tree = jax.tree.flatten(found)
     paths, tree = jax.tree_util.tree_flatten_with_path(expected)
@@ -63,15 +63,15 @@ def difference(
     roundings: Roundings,
     leaf: int,
 ) -> float:
-    """Compares an array with the model's.
+    """Compares one array with the model's.
 
     Args:
-        found: The batched result's array.
-        expected: The model's.
-        where: Which array it is, for messages.
+        found: The array of the batched result.
+        expected: The model's array.
+        where: Names the array, for messages.
         tolerance: As for `edbatch.verify`.
-        roundings: The roundings on the way to each array.
-        leaf: Which of them is this array's.
+        roundings: The coarsest rounding on the way to each array.
+        leaf: Index of this array in `roundings`.
 
     Returns:
         The largest difference, relative to the array's largest number if above 1.
@@ -109,7 +109,7 @@ def difference(
         if tolerance is None and not difference <= allowed:
             rounding = max(rounding, roundings()[leaf])
             allowed = _allowed(rounding)
-    if not difference <= allowed:  # a NaN on one side only fails as well
+    if not difference <= allowed:  # also fails for a NaN on one side only
         lowest = f" (in {rounding.dtype})" if rounding and tolerance is None else ""
         raise VerificationError(
             f"{where}: batched and unbatched results differ by {difference:.3g}"

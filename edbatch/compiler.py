@@ -1,4 +1,4 @@
-"""Options of compilation: what is done to cells on the way to a program."""
+"""Compile options of cells: packing, hoisting, slices, remat, sharing."""
 
 from dataclasses import dataclass, fields
 
@@ -18,27 +18,27 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Compiler:
-    """Options of compiling cells, as words; each has two or three.
+    """Compile options of cells; each is one of two or three words.
 
     The defaults follow the measurements in `docs/results-memory.md`.
 
     Attributes:
-        packing: Run operations of one cell that fit together as one; ``"auto"`` or
+        packing: Run compatible operations of one cell as one operation; ``"auto"`` or
             ``"never"``.
-        hoisting: Run the products of external inputs, in cells that wait for other
-            nodes, ahead of these, for the whole minibatch at once; ``"auto"``: where
-            it pays for the batches of the sample.
-        slices: Read operands that lie in one slice of an arena as a slice and do not
-            gather them row by row; ``"auto"``: where it pays for the batches of the
-            sample.
-        remat: For a gradient, recompute matmul outputs in the backward pass and do not
-            keep them. Less memory, and more time with states of 128 numbers or more;
-            `edbatch.gradient_memory` says how much memory.
-            ``"auto"``: only in cells without operands, or ``"always"``.
-        sharing: Run types that differ in the path of their parameters alone, such as
-            the layers of a stack, in one compiled loop that reads stacked parameters.
-            ``"auto"``: four of them or more, none of which looks up rows in a large
-            parameter; or ``"never"``.
+        hoisting: In cells with operands, compute the products of external inputs for
+            the whole minibatch at once, before the loops; ``"auto"`` (where it pays for
+            the batches of the sample), ``"always"`` or ``"never"``.
+        slices: Read operands that are contiguous in an arena as one slice instead of
+            gathering them row by row; ``"auto"`` (where it pays for the batches of the
+            sample), ``"always"`` or ``"never"``.
+        remat: For gradients, recompute matmul outputs in the backward pass instead of
+            keeping them. Takes less memory, but more time with states of 128 numbers or
+            more; `edbatch.gradient_memory` reports the memory. ``"auto"`` (only in
+            cells without operands) or ``"always"``.
+        sharing: Run types that differ only in the path of their parameters, such as the
+            layers of a stack, in one compiled loop that reads stacked parameters;
+            ``"auto"`` (four types or more, none of which looks up rows in a large
+            parameter) or ``"never"``.
 
     Raises:
         PlanError: An option is not one of its words.

@@ -1,14 +1,14 @@
-"""Ctrl-C in the commands: a line on stderr and exit code 130, at any moment.
+"""Ctrl-C in the commands: at any moment, a line on stderr and exit code 130.
 
-Python raises `KeyboardInterrupt` between any two of its steps, also those that an
-import, a destructor or compiled code takes. There it becomes a traceback, a
-`SystemError`, a crash, or nothing at all. So a command does not unwind: its process
-ends at once. Nothing is lost by that, since whatever must not be cut in two, such as
-writing a file, defers the interrupt (`edbatch.schedule.interrupt`).
+Python may raise `KeyboardInterrupt` between any two steps, including those of imports,
+destructors and compiled code. There it becomes a traceback, a `SystemError`, a crash,
+or nothing at all. A command therefore does not unwind: its process ends at once.
+Nothing is lost, because operations that must not be interrupted, such as writing a
+file, defer the interrupt (`edbatch.schedule.interrupt`).
 
-This module imports nothing that takes time. The package imports it before all others:
-the script of a command cannot call anything before the package is imported, which
-takes a second or two.
+This module imports nothing slow, and the package imports it before all others: the
+script of a command cannot run any code before the package is imported, which takes a
+second or two.
 """
 
 import os
@@ -25,7 +25,7 @@ _COMMANDS = ("edbatch", "train-policy")
 _SHOW_CURSOR = "\x1b[?25h\r\n"  # progress bars hide it
 _ending = threading.Lock()
 TO_REMOVE: list[str] = []  # files that must not outlive the process
-_TAKEN: set[int] = set()  # signals that are taken for Ctrl-C
+_TAKEN: set[int] = set()  # signals that are handled like Ctrl-C
 
 
 def is_command() -> bool:
@@ -35,15 +35,15 @@ def is_command() -> bool:
 
 
 def end_at_ctrl_c() -> None:
-    """Lets Ctrl-C end this process, unless it is ignored or handled otherwise."""
+    """Makes Ctrl-C end this process, unless it is ignored or has another handler."""
     if (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     ):
         return
     signal.signal(signal.SIGINT, _end)
-    # Python calls a handler once the main thread is back from compiled code. XLA may
-    # compile for a minute: another thread is told at once.
+    # Python runs a handler only once the main thread returns from compiled code, and
+    # XLA may compile for a minute. The wakeup pipe notifies another thread at once.
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -51,7 +51,7 @@ def end_at_ctrl_c() -> None:
 
 
 def ends_at_ctrl_c() -> bool:
-    """Whether Ctrl-C would end this process now, and unwind nothing.
+    """Whether Ctrl-C would end this process now, without unwinding.
 
     Example:
         >>> ends_at_ctrl_c()  # in Python it raises KeyboardInterrupt
@@ -61,10 +61,10 @@ def ends_at_ctrl_c() -> bool:
 
 
 class _Ignored:
-    """A handler of Ctrl-C where it is ignored, which lets what is taken for it act.
+    """Ctrl-C handler that ignores Ctrl-C but not the signals handled like it.
 
     Attributes:
-        is_ignored: Whether what comes is Ctrl-C itself.
+        is_ignored: Whether the next SIGINT is Ctrl-C itself.
     """
 
     is_ignored = True
@@ -79,12 +79,12 @@ class _Ignored:
 
 @contextmanager
 def kill_as_ctrl_c() -> Iterator[None]:
-    """Takes SIGTERM and SIGHUP for Ctrl-C, as long as it is open.
+    """Handles SIGTERM and SIGHUP like Ctrl-C while the context is open.
 
-    Whatever ends jobs sends the one, a terminal that is closed the other, to which
-    nothing is then written any more. Those that are ignored remain so, as below
-    `nohup`. So does Ctrl-C itself, which shells ignore for what a script starts with
-    ``&``: whatever ends jobs ends that all the same.
+    Job managers send SIGTERM. A closed terminal sends SIGHUP; nothing is written to the
+    terminal after that. Signals that are ignored stay ignored, as under `nohup`. So
+    does Ctrl-C itself, which shells ignore for jobs that a script starts with ``&``;
+    SIGTERM and SIGHUP still end those.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -117,20 +117,20 @@ def kill_as_ctrl_c() -> Iterator[None]:
 
 
 def ignore_ctrl_c() -> None:
-    """Ignores Ctrl-C from now on: the command is done, and has said so."""
+    """Ignores Ctrl-C from now on: the command has finished and reported it."""
     if ends_at_ctrl_c():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _watch(reader: int) -> None:
-    """Ends the process unless Ctrl-C is deferred, which is a handler of its own."""
+    """Ends the process unless Ctrl-C is deferred (then another handler is set)."""
     while received := os.read(reader, 1):
         if received[0] in (signal.SIGINT, *_TAKEN) and ends_at_ctrl_c():
             _end(signal.SIGINT, None)
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """Ends the process; of two threads that come here, the first does."""
+    """Ends the process; if two threads call it, only the first has an effect."""
     if not _ending.acquire(blocking=False):
         return
     line = "Interrupted.\n"
@@ -139,7 +139,7 @@ def _end(number: int, frame: FrameType | None) -> None:
             line = _SHOW_CURSOR + line
         os.write(2, line.encode())
     except OSError:
-        pass  # nobody reads
+        pass  # stderr has no reader
     for path in TO_REMOVE:
         with suppress(OSError):
             os.unlink(path)

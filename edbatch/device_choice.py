@@ -1,11 +1,11 @@
-"""One device or all of them, whichever runs a model faster.
+"""Measures whether a model runs faster on one device or on all of them.
 
-Two cores as two devices run the narrow operations of trees side by side, which XLA
-leaves to one core; products that are wide enough it spreads over all cores by itself,
-and then devices gain nothing but cost the sum of their gradients. And where minibatches
-are fresh, the threads that record and plan them, and a second minibatch that runs
-before the first is done, take what is left of the cores. Where that turns depends on
-the model, its widths and the machine, so it is measured.
+With two cores as two devices, narrow operations, as of trees, run in parallel; XLA
+alone runs each of them on one core. XLA spreads wide enough products over all cores by
+itself: more devices then gain nothing, and cost the sum of their gradients. And where
+each minibatch is new, the remaining cores are used anyway: by the threads that record
+and plan minibatches, and by a second minibatch that starts before the first is done.
+Which is faster depends on the model, its widths and the machine, so it is measured.
 """
 
 import logging
@@ -28,18 +28,18 @@ from edbatch.sharding.devices import all_devices
 log = logging.getLogger("edbatch")
 
 _ROUNDS = 15
-_MOST_MS = 2000.0  # after three rounds no more begin when so much time has passed
+_MOST_MS = 2000.0  # after three rounds, no round begins later than this
 
 
 class DeviceChoice(NamedTuple):
-    """On how many devices a model runs, and why.
+    """The number of devices to run a model on, with the measured times.
 
     Attributes:
-        function: The function to use: the one given, or it on all devices.
-        params: The parameters, where the function finds them without a copy.
-        devices: How many devices it runs on.
-        milliseconds: The measured time of the sample by number of devices, medians;
-            empty where there was nothing to choose.
+        function: The function to use: the given one, or its sharded version.
+        params: The parameters, on the devices of the function.
+        devices: How many devices the function runs on.
+        milliseconds: The median time of the sample by number of devices; empty if there
+            was only one device.
 
     Example:
         >>> import edbatch as eb
@@ -55,7 +55,7 @@ class DeviceChoice(NamedTuple):
     milliseconds: dict[int, float]
 
     def __repr__(self) -> str:
-        """Says on how many devices, and what was measured."""
+        """Number of devices and measured times, in one line."""
         times = "".join(f", {ms:.2f} ms on {n}" for n, ms in self.milliseconds.items())
         known = max(self.milliseconds, default=1)
         return f"DeviceChoice({self.devices} of {known} devices{times})"
@@ -70,33 +70,34 @@ def choose_devices(
     batch_size: int | None = None,
     mesh: Mesh | None = None,
 ) -> DeviceChoice:
-    """Measures a model on one device and on all, and takes the faster way.
+    """Measures a model on one device and on all, and returns the faster function.
 
-    Both run the sample, compiled, taking turns. A line at level INFO of the logger
-    ``edbatch`` tells both times.
+    Both variants run the sample, compiled, in turns. The logger ``edbatch`` reports
+    both times at level INFO.
 
-    The default is the rule of `use_cpu_devices`: one device, however many there are. A
-    function of `edbatch.batch` tells once where there is a choice.
+    Without this function, the default is that of `use_cpu_devices`: one device, however
+    many there are. A function made by `edbatch.batch` logs once that there is a choice.
 
     Args:
-        batched: The function, of `edbatch.batch`.
+        batched: A function made by `edbatch.batch`.
         params: The model's parameters.
-        sample: A minibatch as those to come, whose plan is kept on the device; or, with
+        sample: A representative minibatch, whose plan is kept on the device; or, with
             ``batch_size``, a part of a data set.
-        gradient: Whether to measure the loss's value and its gradient by the
-            parameters, as in training, or the forward pass.
-        batch_size: Instances per minibatch of an `edbatch.Loader`, which plans them
-            anew in a thread while others run, as in training. This asks for the way of
-            the highest throughput; without it, for that of the shortest step.
-        mesh: The devices; all of ``jax.devices()`` if None. Cores become devices by
-            `use_cpu_devices`.
+        gradient: Whether to measure a loss and its gradient with respect to the
+            parameters, as in training; otherwise the forward pass.
+        batch_size: Instances per minibatch of an `edbatch.Loader`, which plans
+            minibatches in a thread while others run, as in training. With it, the
+            function with the highest throughput is chosen; without it, the one with the
+            shortest step.
+        mesh: The devices; all of ``jax.devices()`` if None. `use_cpu_devices` makes
+            devices of cores.
 
     Returns:
         The function, its parameters in place, and the times.
 
     Raises:
-        EdbatchError: The function is no `Batched`, or the sample is empty or cannot be
-            run.
+        EdbatchError: The function is not a `Batched`, or the sample is empty or cannot
+            be run.
 
     Example:
         >>> import edbatch as eb
@@ -128,7 +129,7 @@ def choose_devices(
     count = mesh.size
     if count == 1:
         return DeviceChoice(batched, params, 1, {})
-    batched.device_notice.due = False  # the line below tells
+    batched.device_notice.due = False  # the log line below replaces it
     sharded = batched.sharded(mesh)
     first = mesh.devices.flat[0]
     one = jax.device_put(params, first)
@@ -166,9 +167,9 @@ def _run_of(
     batch_size: int | None,
     first: jax.Device,
 ) -> Callable[[], Any]:
-    """Runs of the compiled program: of one minibatch, or of all of a loader."""
+    """Returns the call to time: one minibatch, or all minibatches of a loader."""
     chosen: Callable[..., Any] = function.apply
-    if gradient:  # by integers among the parameters it is of float0
+    if gradient:  # float0 for integers among the parameters
         chosen = jax.value_and_grad(loss_of(function), allow_int=True)
     step = partial(jax.jit(chosen), params)
     if batch_size is not None:

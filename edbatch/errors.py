@@ -1,7 +1,7 @@
-"""Errors that a user can meet, and the search for the nearest known name.
+"""All exceptions of edbatch, and helpers that format their messages.
 
 Every message states the rule, the value received, the usual cause and the fix, in
-that order, in one sentence or two. Values stand in it as `shown` writes them.
+that order, in one sentence or two. `shown` formats the values in it.
 """
 
 import difflib
@@ -27,7 +27,7 @@ class EdbatchError(Exception):
 
 
 class ManyTypesWarning(UserWarning):
-    """A model has more types than it needs, each of which is compiled by itself."""
+    """A model has more types than it needs, each of which is compiled separately."""
 
 
 class RecordingError(EdbatchError, TypeError):
@@ -81,11 +81,11 @@ class LoaderError(EdbatchError, ValueError):
 
 
 class TrainingError(EdbatchError, ValueError):
-    """A step of training left something that is not finite, or cannot be made."""
+    """A training step cannot be made, or its loss or parameters are not finite."""
 
 
 class ArgumentError(EdbatchError, TypeError):
-    """An argument of a compiled function holds what is neither array nor number.
+    """An argument of a compiled function has a leaf that is no array or number.
 
     Example:
         >>> import edbatch as eb
@@ -101,7 +101,7 @@ class ArgumentError(EdbatchError, TypeError):
 class CompilationError(EdbatchError, RuntimeError):
     """A call would have to wait for a compilation, which the stance forbids.
 
-    Or a program was to be compiled in the background, in a process that was forked.
+    Also raised for a compilation in the background of a forked process.
 
     Example:
         >>> import edbatch as eb
@@ -115,7 +115,7 @@ class CompilationError(EdbatchError, RuntimeError):
 
 
 class ServerError(EdbatchError, RuntimeError):
-    """A server has not answered a request.
+    """Base class: a server did not answer a request.
 
     Example:
         >>> import edbatch as eb
@@ -125,7 +125,7 @@ class ServerError(EdbatchError, RuntimeError):
 
 
 class ServerFullError(ServerError):
-    """As many requests wait as may wait.
+    """The server's queue is full (`max_waiting`).
 
     Example:
         >>> import edbatch as eb
@@ -138,7 +138,7 @@ class ServerFullError(ServerError):
 
 
 class ServerClosedError(ServerError):
-    """The server takes no requests any more, or ended before it answered.
+    """The server no longer takes requests, or ended before it answered this one.
 
     Example:
         >>> import edbatch as eb
@@ -158,7 +158,7 @@ class ServerClosedError(ServerError):
 
 
 class DeadlineError(ServerError, TimeoutError):
-    """A request was not answered in time, and what was left of it did not run.
+    """A request was not answered in time; the rest of it did not run.
 
     Example:
         >>> import edbatch as eb
@@ -168,7 +168,7 @@ class DeadlineError(ServerError, TimeoutError):
 
 
 class ServiceError(EdbatchError, ValueError):
-    """A model cannot be served over HTTP as its module says.
+    """A model cannot be served over HTTP as its `Service` specifies.
 
     Example:
         >>> import edbatch as eb
@@ -178,7 +178,7 @@ class ServiceError(EdbatchError, ValueError):
 
 
 class PickleError(EdbatchError, pickle.PicklingError, pickle.UnpicklingError):
-    """Something cannot be pickled, or not be read here.
+    """An object cannot be pickled, or a pickle cannot be loaded in this process.
 
     Example:
         >>> import pickle
@@ -214,10 +214,10 @@ class VerificationError(EdbatchError, AssertionError):
 
 
 class DataError(EdbatchError, ValueError):
-    """Data that cannot be read, or a request for data that cannot be met.
+    """Data cannot be read, or the requested data does not exist.
 
-    The message says where (file, line, column), what the rule is, what was found,
-    what the usual cause is and how to fix it.
+    The message states the place (file, line, column), the rule, the value found, the
+    usual cause and the fix.
 
     Example:
         >>> from edbatch.data import parse_trees
@@ -230,7 +230,7 @@ class DataError(EdbatchError, ValueError):
 
 
 class WorkloadError(EdbatchError, ValueError):
-    """A workload, or an option of one, that does not exist or has no such value.
+    """A workload or an option of it does not exist, or an option has a wrong value.
 
     Example:
         >>> from edbatch.models import get_workload
@@ -243,7 +243,7 @@ class WorkloadError(EdbatchError, ValueError):
 
 
 class BenchmarkError(EdbatchError, ValueError):
-    """A benchmark that cannot be run as asked.
+    """A benchmark cannot be run as configured.
 
     Example:
         >>> from edbatch.benchmark import BenchmarkConfig
@@ -256,7 +256,7 @@ class BenchmarkError(EdbatchError, ValueError):
 
 
 class UnsupportedError(BenchmarkError):
-    """A system cannot run a workload; the message says why.
+    """A system cannot run a workload; the message states the reason.
 
     Example:
         >>> str(UnsupportedError("its nodes are of 2 types"))
@@ -265,7 +265,7 @@ class UnsupportedError(BenchmarkError):
 
 
 class PlotError(EdbatchError, ValueError):
-    """Something that cannot be drawn, such as a comparison without rows.
+    """A figure cannot be drawn, for example of a comparison without rows.
 
     Example:
         >>> from edbatch.plot import plot_comparison
@@ -278,7 +278,7 @@ class PlotError(EdbatchError, ValueError):
 
 
 class MissingMatplotlibError(EdbatchError, ImportError):
-    """Matplotlib, with which everything is drawn, is not installed.
+    """Matplotlib, which draws all figures, is not installed.
 
     Example:
         >>> import edbatch as eb
@@ -292,7 +292,7 @@ class MissingTensorBoardError(EdbatchError, ImportError):
 
 
 class MetricLogError(EdbatchError, ValueError):
-    """Metrics that cannot be written, or added to a file.
+    """Metrics cannot be written, or cannot be appended to a file.
 
     Example:
         >>> from edbatch.metric_log import MetricLog
@@ -319,14 +319,14 @@ _MOST_COMPARED = 10_000
 
 
 def shown(value: object, most: int = 40) -> str:
-    """Writes a value for a message, however long or deep it is.
+    """Formats a value for a message, abbreviated if it is long or deep.
 
     Args:
         value: The value.
-        most: How many characters to write at most.
+        most: Maximum number of characters.
 
     Returns:
-        Its `repr`, or what fits of it.
+        Its `repr`, abbreviated to fit.
 
     Example:
         >>> shown("a word"), shown("a" * 10**6, 20)
@@ -337,20 +337,20 @@ def shown(value: object, most: int = 40) -> str:
     writer.maxlevel = 3
     try:
         text = writer.repr(value)
-    except Exception:  # of a number with too many digits, or of a class's own
+    except Exception:  # a number with too many digits, or a broken `__repr__`
         text = f"<{type(value).__name__}>"
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns a hint that names the known names nearest to an unknown one.
+    """Returns a hint: the known name nearest to an unknown one, or all known names.
 
     Args:
         name: The name that was not found.
         known: The names that exist.
 
     Returns:
-        A clause such as ``did you mean 'greedy'?``, or one that lists what exists.
+        A clause such as ``did you mean 'greedy'?``, or a list of the names that exist.
 
     Example:
         >>> nearest("gredy", ["depth", "agenda", "greedy"])
@@ -373,14 +373,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def is_own(frame: FrameType) -> bool:
-    """Tells whether a frame runs code of edbatch, or of JAX or NumPy below it."""
+    """Returns whether a frame runs code of edbatch, or of JAX or NumPy."""
     module = str(frame.f_globals.get("__name__", ""))
-    # Methods that are also context managers are called by contextlib.
+    # contextlib calls methods that are also context managers.
     return module.partition(".")[0] in ("edbatch", "jax", "numpy", "contextlib")
 
 
 def user_line() -> str:
-    """Names the line of the user's code that led to an error.
+    """Returns the line of the user's code that led to an error.
 
     Returns:
         ``"file.py:12"``, the innermost line outside edbatch; empty if there is none.
@@ -396,7 +396,7 @@ def user_line() -> str:
 
 
 def user_module() -> str:
-    """Names the module of the user's code that called edbatch.
+    """Returns the name of the user's module that called edbatch.
 
     Returns:
         Its name; empty if there is none.
@@ -421,8 +421,8 @@ def raising_frame(error: BaseException) -> tuple[FrameType | None, int, bool]:
         error: An error that was caught.
 
     Returns:
-        The innermost frame outside edbatch, None if there is none; its line; and
-        whether no frame of a library lies below it.
+        The innermost frame outside edbatch, JAX and NumPy, or None if there is none;
+        its line; and whether it is the innermost frame of all.
     """
     frame, line, is_last = None, 0, False
     for each, number in traceback.walk_tb(error.__traceback__):
@@ -433,13 +433,13 @@ def raising_frame(error: BaseException) -> tuple[FrameType | None, int, bool]:
 
 
 def raising_line(error: BaseException) -> str:
-    """Names the line of the user's code in which an error was raised.
+    """Returns the line of the user's code in which an error was raised.
 
     Args:
         error: An error that was caught.
 
     Returns:
-        As `user_line`.
+        As for `user_line`.
     """
     frame, line, _ = raising_frame(error)
     return "" if frame is None else _place(frame, line)

@@ -1,4 +1,4 @@
-"""The front door: from a model of one instance to a batched function."""
+"""`eb.batch`: turns a model for one instance into a batched function."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -54,43 +54,44 @@ def batch(
     cache_bytes: int = 256 * 2**20,
     compute_dtype: Any = None,
 ) -> Batched:
-    """Makes a model of one instance run on minibatches.
+    """Turns a model for one instance into a function of minibatches.
 
     Args:
-        model: ``model(params, instance)``: ordinary Python over cells, for one
-            instance; returns a pytree of what cells return.
-        policy: What decides which operations run together: ``"depth"``, ``"agenda"``,
+        model: ``model(params, instance)``: ordinary Python that calls cells, for one
+            instance. Returns a pytree of cell outputs.
+        policy: Decides which operations run together: ``"depth"``, ``"agenda"``,
             ``"agenda-remaining"``, ``"greedy"``, a policy file, ``"zoo:NAME"`` for a
-            policy that comes with edbatch, or a policy object.
-        params: Parameters, or their shapes, if instances are to be recorded before the
+            policy that ships with edbatch, or a policy object.
+        params: Parameters, or their shapes; needed to record instances before the
             first call.
-        search: Milliseconds to search for fewer batches than the policy finds, in
-            minibatches whose structure is new and whose lower bound is not met; or an
-            `edbatch.Search`. 0 for no search.
+        search: Time in milliseconds to search for fewer batches than the policy finds,
+            for minibatches whose structure is new and whose schedule does not reach the
+            lower bound; or an `edbatch.Search`. 0 for no search.
         guard: Compare the schedule of a learned policy with those of the heuristics,
-            and take the one of fewest batches; the plan's report says whose it was.
-        costs: Measured costs of batches, a file of ``edbatch calibrate``: then search
-            and guard go by predicted time and not by the number of batches; so does
-            the split of a minibatch over devices (`Batched.sharded`).
+            and take the one with the fewest batches; the plan's report names its
+            policy.
+        costs: Measured costs of batches, a file from ``edbatch calibrate``. Search and
+            guard then minimise predicted time instead of the number of batches, and a
+            minibatch is split over devices (`Batched.sharded`) by predicted time.
         sizes: Widths of operations and buckets of compiled sizes.
         planner: How values are laid out in memory.
         compiler: How cells are compiled: packing, hoisting, slices, remat.
-        cache_bytes: Memory for plans of minibatches whose structure comes back, for
-            each structure of parameters.
-        compute_dtype: The dtype that cells compute in, such as ``jnp.bfloat16``, as
-            `dtype` of Flax's modules: floating numbers that a cell is called with are
-            cast to it, and what it makes of them comes back in it. Parameters and
-            gradients with respect to them keep the parameters' dtype. Sums over nodes
-            on the way to gradients are made in float32, of terms that are rounded. None
-            for the dtypes of what cells are called with.
+        cache_bytes: Memory limit of the plan cache, for each structure of parameters.
+            The cache serves minibatches with the structure of an earlier one.
+        compute_dtype: The dtype that cells compute in, such as ``jnp.bfloat16``, like
+            `dtype` of Flax modules: floating-point arguments of a cell are cast to it,
+            and the outputs computed from them are returned in it. Parameters and
+            gradients with respect to them keep the parameters' dtype. Gradients are
+            summed over nodes in float32, from rounded terms. None to compute in the
+            dtypes of the arguments.
 
     Returns:
         The batched function.
 
     Raises:
-        PolicyError: The policy is unknown, its file cannot be read, or the time to
-            search is negative.
-        EdbatchError: An option is of another type.
+        PolicyError: The policy is unknown, its file cannot be read, or the search time
+            is negative.
+        EdbatchError: An option has the wrong type.
 
     Example:
         >>> import edbatch as eb

@@ -1,4 +1,4 @@
-"""The host side of batched functions, of one or several devices: all before a plan."""
+"""The host part of batched functions, up to a plan: recording, decisions, loaders."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -80,17 +80,17 @@ class HostSide:
 
     @property
     def costs(self) -> CostModel | None:
-        """Measured costs of batches, if they were given."""
+        """Measured costs of batches; None if none were given."""
         return self.options.costs
 
     @property
     def types(self) -> TypeTable:
-        """The node types met so far with the bound parameter shapes."""
+        """The node types recorded so far for the bound parameter shapes."""
         return self.states.default().types
 
     @property
     def takes_merged(self) -> bool:
-        """Whether `plan` takes a recording of several instances, as `graph` makes."""
+        """Whether `plan` accepts a recording of several instances, as from `graph`."""
         return True
 
     @property
@@ -99,12 +99,11 @@ class HostSide:
         return self.states.cache_info
 
     def bind(self, params: Any) -> Self:
-        """Sets the shapes of the parameters that fresh instances are recorded for.
+        """Sets the default parameter shapes for recording instances.
 
-        The parameters of a function's first run (a call, ``apply`` or ``rollout``) are
-        bound by themselves if none are; ``params=`` of `record`, `fit` and the others
-        holds for that call alone. Recordings and plans that were made for other
-        parameters stay as they are.
+        If nothing is bound, the first run (a call, ``apply`` or ``rollout``) binds its
+        parameters. ``params=`` of `record`, `fit` and other methods applies to that
+        call only. Existing recordings and plans for other parameters stay valid.
 
         Args:
             params: Parameters, or their ``jax.ShapeDtypeStruct`` pytree.
@@ -122,27 +121,28 @@ class HostSide:
 
     @keyboard_interrupts()
     def fit(self, sample: Iterable[Any], *, params: Any = None) -> Self:
-        """Decides by a sample what is decided from instances.
+        """Makes the decisions that depend on instances, from a sample.
 
-        These are the types whose products of external inputs are hoisted, and the
-        operands that compiled loops read as slices; results are the same either way.
-        Without a sample the first minibatch that has a type decides about it, be it the
-        two instances of a first try. With one, plans depend on the sample and on their
-        own minibatch alone: other minibatches, before or after, decide nothing. Types
-        that the sample lacks are not hoisted, and their operands are gathered.
+        They are which types have their products of external inputs hoisted, which
+        operands compiled loops read as slices, which types are laid out aligned, and
+        the widths of chunks; results do not depend on them. Without a sample, the first
+        minibatch with a type decides for that type, even if it has only two instances,
+        as in a first try. With a sample, plans depend on the sample and on their own
+        minibatch only; other minibatches, before or after, have no effect. Types that
+        the sample lacks are not hoisted, and their operands are gathered.
 
-        Call it before the first plan: plans that were made before run as before, but
-        the same instances planned again are compiled again.
+        Call it before the first plan: existing plans keep running, but planning the
+        same instances again needs a new compilation.
 
         Args:
-            sample: A minibatch like those to come, of instances or recordings.
+            sample: A representative minibatch, of instances or recordings.
             params: As for `record_all`.
 
         Returns:
-            This object; `decisions` tells what was decided.
+            This object; see `decisions` for the result.
 
         Raises:
-            EdbatchError: As `plan`.
+            EdbatchError: As for `plan`.
 
         Example:
             >>> import edbatch as eb
@@ -158,12 +158,12 @@ class HostSide:
         return self
 
     def _target(self, params: Any) -> Target:
-        """Returns what decides for the device that will run plans."""
+        """Returns the target of the device that will run plans."""
         return choose_target(params)
 
     @keyboard_interrupts()
     def record(self, instance: Any, *, params: Any = None) -> DataflowGraph:
-        """Records the model on one instance, to be kept and planned later.
+        """Records the model on one instance, to plan it later.
 
         Args:
             instance: An instance.
@@ -174,7 +174,7 @@ class HostSide:
             Its dataflow graph.
 
         Raises:
-            EdbatchError: The model does something outside cells, or a cell fails.
+            EdbatchError: The model computes outside cells, or a cell fails.
         """
         states = self.states
         state = states.default() if params is None else states.of_params(params)
@@ -184,22 +184,23 @@ class HostSide:
     def record_all(
         self, instances: Iterable[Any], *, params: Any = None
     ) -> list[DataflowGraph]:
-        """Records the instances of a data set, to be kept and planned later.
+        """Records the instances of a data set, to plan them later.
 
-        As `record` for each. What the empty lists of some outputs would hold, the lists
-        of others say: recordings that were made together have one structure.
+        Records each instance as `record` does. All recordings get one output structure:
+        the elements of a list that is empty in one output are inferred from the same
+        list in others.
 
         Args:
             instances: Instances, or recordings of one instance each.
             params: The parameters to record for, or their shapes; by default those of
-                the recordings among the instances, or else the bound ones.
+                the recordings among the instances, otherwise the bound ones.
 
         Returns:
             Their dataflow graphs.
 
         Raises:
-            EdbatchError: As for `record`; a note names the instance. Or a recording
-                belongs to another model or other parameters, or holds several
+            EdbatchError: As for `record`, with a note that names the instance. Or a
+                recording belongs to another model or other parameters, or holds several
                 instances, or the model's outputs differ in structure.
         """
         instances = list_of(PlanError, "a data set", instances)
@@ -217,8 +218,8 @@ class HostSide:
             The dataflow graph of all of them.
 
         Raises:
-            EdbatchError: As `record`; the minibatch is empty; or a recording belongs
-                to another model or other parameters.
+            EdbatchError: As for `record`; or the minibatch is empty; or a recording
+                belongs to another model or other parameters.
         """
         instances = minibatch_of(instances)
         return record_minibatch(self.states.of_minibatch(instances, params), instances)
@@ -227,7 +228,7 @@ class HostSide:
     def _checked_call(
         params: Any, function: Callable[..., Any], arguments: tuple[Any, ...]
     ) -> Any:
-        """Calls a compiled function; an error about parameters says which are none."""
+        """Calls a compiled function; on a `TypeError`, names invalid parameters."""
         try:
             return function(*arguments)
         except TypeError:
@@ -240,18 +241,18 @@ class HostSide:
         batch_size: int,
         **options: Any,
     ) -> Loader:
-        """Feeds a data set: ``eb.Loader(self, instances, batch_size, **options)``.
+        """Returns ``eb.Loader(self, instances, batch_size, **options)``.
 
         Args:
             instances: Instances, or recordings of them by this function.
             batch_size: Instances per minibatch.
-            **options: Those of `edbatch.Loader`.
+            **options: Options of `edbatch.Loader`.
 
         Returns:
             The loader.
 
         Raises:
-            EdbatchError: As `edbatch.Loader`.
+            EdbatchError: As for `edbatch.Loader`.
 
         Example:
             >>> import edbatch as eb

@@ -1,4 +1,4 @@
-"""A batched result, taken apart into those of instances."""
+"""Splits a batched result into one result per instance."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from edbatch.graph.ragged import Ragged
 
 
 def split_instances(result: Any, count: int) -> list[Any]:
-    """Takes a batched result apart.
+    """Splits a batched result into one result per instance.
 
     Args:
-        result: What a batched function returned.
+        result: The result of a batched function.
         count: Number of instances.
 
     Returns:
-        For each instance what the model returns, as NumPy arrays.
+        The model's result for each instance, with NumPy arrays.
     """
 
     def is_ragged(node: Any) -> bool:
@@ -39,7 +39,7 @@ def split_instances(result: Any, count: int) -> list[Any]:
 
 
 class _Elements:
-    """Lists per instance; a leaf for ``jax.tree``."""
+    """The lists of a `Ragged`, one per instance; a leaf for ``jax.tree``."""
 
     def __init__(self, lists: list[list[Any]]) -> None:
         self.lists = lists

@@ -1,11 +1,10 @@
-"""Loops of the host: functions that Numba compiles, and keeps for later processes.
+"""Decorator for host loops that Numba compiles and caches on disk.
 
-Compiled code holds the functions that it calls and the constants that it reads, also
-those of other files. Numba, however, compiles a function anew only where the function's
-own file has changed: after an update of edbatch, or a ``git pull``, it would go on to
-run code that was compiled from old versions of other files. Here a function is compiled
-anew where any of the files has changed that its own file imports kernels from, in
-several steps, too.
+Compiled code includes the functions that it calls and the constants that it reads, also
+those of other files. Numba, however, recompiles a function only if the function's own
+file has changed: after an update of edbatch, or a ``git pull``, it would still run code
+compiled from old versions of other files. Here a function is recompiled if any file has
+changed from which its own file imports kernels, directly or indirectly.
 """
 
 import hashlib
@@ -19,7 +18,7 @@ from typing import Any, Literal
 
 from numba import njit
 
-# Absolute imports at the beginning of a line, the names in parentheses or not.
+# Absolute imports at the beginning of a line, with or without parentheses.
 _IMPORT = re.compile(rb"^from ([\w.]+) import (\([^)]*\)|.*)$", re.MULTILINE)
 _NAME = re.compile(rb"\w+")
 
@@ -31,27 +30,28 @@ def kernel(
     inline: Literal["never", "always"] = "never",
     counting: bool = True,
 ) -> Any:
-    """Compiles a function with Numba, as `numba.njit` does, and keeps the result.
+    """Compiles a function with Numba, as `numba.njit` does, and caches the result.
 
-    It may call functions and read constants of its own file, and of files that have
-    kernels themselves and from which its own one imports in lines that begin with
-    ``from``.
+    The function may call functions and read constants of its own file, and of other
+    files that define kernels, if its own file imports from them in lines that begin
+    with ``from``.
 
     Args:
         function: The function; None to decorate with the other arguments.
-        nogil: Whether other threads may run Python meanwhile. To let them costs more
-            than it brings where a call takes microseconds.
-        inline: As of `numba.njit`.
-        counting: Whether compiled code counts references to the arrays of its
-            arguments. Where a function has several ways out, Numba cannot tell that the
-            counts cancel, so handing it twenty arrays costs forty atomic operations: at
-            a few nodes per call, a quarter of a schedule's time. A function that is
-            compiled without must not allocate.
+        nogil: Whether to release the GIL during a call. Where a call takes
+            microseconds, releasing it costs more than it gains.
+        inline: As for `numba.njit`.
+        counting: Whether compiled code counts references to its array arguments. In a
+            function with several exits, Numba cannot prove that increments and
+            decrements cancel, so passing twenty arrays costs forty atomic operations,
+            with few nodes per call a quarter of a schedule's time. A function compiled
+            without counting must not allocate.
 
     Returns:
-        The compiled function; or the decorator.
+        The compiled function, or the decorator.
     """
-    # No function is called from C by its address, for which Numba compiles another one.
+    # No kernel is called from C through its address, so skip the C wrapper that Numba
+    # would compile.
     options: dict[str, Any] = {
         "cache": True,
         "nogil": nogil,
@@ -63,7 +63,7 @@ def kernel(
         uncounted: dict[str, Any] = {} if counting else {"_nrt": False}
         try:
             compiled = njit(**options, **uncounted)(function)
-        except KeyError:  # Numba tests this option but does not promise it
+        except KeyError:  # `_nrt` is an internal option of Numba
             compiled = njit(**options)(function)
         _compare_all_files(compiled, function.__module__)
         return compiled
@@ -72,13 +72,13 @@ def kernel(
 
 
 def _compare_all_files(compiled: Any, module: str) -> None:
-    """Makes Numba's cache of a function depend on all files that it is made from.
+    """Makes Numba's cache of a function depend on all files it is compiled from.
 
-    Where Numba keeps no cache, or keeps it in another way, that stays as it is.
+    Does nothing if Numba keeps no cache, or stores it in another way.
     """
     file: Any = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     if hasattr(file, "_source_stamp"):
-        with suppress(OSError):  # of sources in an archive Numba compares the archive
+        with suppress(OSError):  # sources in an archive: Numba compares the archive
             file._source_stamp = digest_of_sources(module)
 
 
@@ -87,7 +87,7 @@ def digest_of_sources(module: str) -> bytes:
     """Returns the SHA-256 of all files that a module's kernels are compiled from.
 
     Args:
-        module: The name of the module, whose imports have been executed.
+        module: The name of the module, which must have executed its imports.
 
     Raises:
         OSError: A file cannot be read.
@@ -103,8 +103,8 @@ def files_of_kernels(module: str) -> list[str]:
         module: As for `digest_of_sources`.
 
     Returns:
-        The module itself, and the modules with kernels that it imports from, in several
-        steps, too; in alphabetical order.
+        The module itself, and the modules with kernels that it imports from, directly
+        or indirectly; in alphabetical order.
 
     Raises:
         OSError: A file cannot be read.
@@ -122,9 +122,9 @@ def files_of_kernels(module: str) -> list[str]:
 
 @cache
 def _digest_and_imports(module: str) -> tuple[bytes, tuple[str, ...]]:
-    """Reads a module's file: its SHA-256, and the modules that it may import from."""
+    """Returns the SHA-256 of a module's file, and the modules it may import from."""
     path = getattr(sys.modules[module], "__file__", None)
-    if path is None:  # of a notebook or a console
+    if path is None:  # a notebook or a console
         return b"", ()
     text = Path(path).read_bytes()
     imported = []

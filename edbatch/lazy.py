@@ -1,9 +1,9 @@
-"""Names of `edbatch` whose dependencies load when they are first used.
+"""Lazy imports of the parts of `edbatch` that need optional dependencies.
 
-`import edbatch` loads JAX, NumPy and Numba. What needs gymnasium, Flax or Optax is
-imported on first access, by a module's ``__getattr__`` (PEP 562). Gymnasium finds
-environments in a registry of its own, so `edbatch/Batching-v0` is registered as soon as
-both packages are imported, in either order.
+`import edbatch` loads JAX, NumPy and Numba. Modules that need gymnasium, Flax or Optax
+are imported on first access, by the package's ``__getattr__`` (PEP 562). Gymnasium has
+its own registry of environments, so `edbatch/Batching-v0` is registered as soon as both
+packages are imported, in either order.
 """
 
 import importlib
@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 
-# The module that holds each name; a name may be a module itself.
+# The module that defines each name; a name may be a module itself.
 _HOLDERS = {"BatchingEnv": "edbatch.envs"}
 _MODULES = {
     name: f"edbatch.{name}" for name in ("envs", "flax", "grain", "sparse", "training")
@@ -22,7 +22,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    """Imports what `edbatch` offers under a name that is not loaded yet."""
+    """Imports a lazy attribute of `edbatch` on first access."""
     if name in _MODULES:
         return importlib.import_module(_MODULES[name])
     if name in _HOLDERS:
@@ -39,7 +39,7 @@ def register_environment() -> None:
 
 
 class _GymnasiumFinder(MetaPathFinder):
-    """Finds gymnasium once, and has the environment registered after its import."""
+    """Import hook that registers the environment once gymnasium is imported."""
 
     def find_spec(
         self,
@@ -58,7 +58,7 @@ class _GymnasiumFinder(MetaPathFinder):
 
 
 class _RegisteringLoader(Loader):
-    """Loads gymnasium as its own loader does, then registers the environment."""
+    """Loads gymnasium with its own loader, then registers the environment."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader

@@ -1,8 +1,8 @@
-"""Limits on what files may hold: a wrong file ends in a sentence, and soon.
+"""Size limits on files, so that a wrong file fails early and with a clear message.
 
-Whatever a user hands over as a file is read through here. The limits are far from what
-real files hold: treebanks and lattices unpack from gzip to 6 to 8 times their size, the
-questions of CLEVR to 17 times.
+All files that a user passes are read through this module. The limits are far above the
+sizes of real files: treebanks and lattices unpack from gzip to 6 to 8 times their size,
+the questions of CLEVR to 17 times.
 """
 
 import gzip
@@ -14,34 +14,35 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-MAX_BYTES = 2**32  # of a file of text, packed or not
-MAX_EXPANSION = 100  # so many times its size a packed file may unpack to ...
-FREE_BYTES = 2**20  # ... or to this
-FREE_ARRAY_BYTES = 2**30  # likewise of arrays, which may be all zero
+MAX_BYTES = 2**32  # of a text file, compressed or not
+MAX_EXPANSION = 100  # limit of uncompressed size over compressed size ...
+FREE_BYTES = 2**20  # ... unless the uncompressed size is at most this
+FREE_ARRAY_BYTES = 2**30  # likewise for arrays, which may be all zero
 MAX_NESTING = 250_000  # of brackets that are read without recursion
-MAX_DIGITS = 18  # of whole numbers: what int64 holds
+MAX_DIGITS = 18  # of whole numbers, so that they fit int64
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _PIECE = 2**24
 
 
 class UnreadableError(ValueError):
-    """A file is beyond a limit, or damaged; the text is a clause that says how."""
+    """A file exceeds a limit or is damaged; the message is a clause that says how."""
 
 
 def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
-    """Reads a file, unpacked if its first bytes are those of gzip.
+    """Reads a file, decompressed if it begins with the magic bytes of gzip.
 
     Args:
-        path: The file; what has no size, such as a pipe, is read up to the limit.
-        max_bytes: How long it may be, packed or not.
+        path: The file; one without a size, such as a pipe, is read up to the limit.
+        max_bytes: Limit on its size, both compressed and uncompressed.
 
     Returns:
         Its content.
 
     Raises:
-        OSError: It cannot be read.
-        UnreadableError: It is too large, unpacks to too much, or is damaged gzip.
+        OSError: The file cannot be read.
+        UnreadableError: The file or its uncompressed content is too large, the gzip
+            data is damaged, or the path contains a null character.
 
     Example:
         >>> import tempfile
@@ -82,7 +83,7 @@ def _unpacked(raw: bytes, max_bytes: int) -> bytes:
 
 
 def _at_most(read: Callable[[int], bytes], most: int) -> bytes | None:
-    """Reads to the end, or returns None where that is further."""
+    """Reads to the end; returns None if there are more than `most` bytes."""
     pieces, size = [], 0
     while piece := read(min(_PIECE, most + 1 - size)):
         pieces.append(piece)
@@ -93,14 +94,14 @@ def _at_most(read: Callable[[int], bytes], most: int) -> bytes | None:
 
 
 def check_archive(path: Path) -> None:
-    """Checks that the arrays of an `.npz` file are not beyond what they unpack from.
+    """Checks that the arrays of an `.npz` file do not unpack to more than the limits.
 
     Args:
         path: The file.
 
     Raises:
-        OSError: It cannot be read.
-        UnreadableError: It is no archive, or one that unpacks to too much.
+        OSError: The file cannot be read.
+        UnreadableError: The file is not an archive, or unpacks to too much.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -128,9 +129,9 @@ def parse_json(text: str, **options: Any) -> Any:
         The value.
 
     Raises:
-        json.JSONDecodeError: It is no JSON.
-        UnreadableError: It is nested too deeply, holds a number of too many digits, or
-            what an option refuses.
+        json.JSONDecodeError: The text is not JSON.
+        UnreadableError: The text is nested too deeply, has a number with too many
+            digits, or a function in `options` raised `ValueError`.
 
     Example:
         >>> parse_json("[" * 100_000)
@@ -145,5 +146,5 @@ def parse_json(text: str, **options: Any) -> Any:
     except RecursionError:
         raise UnreadableError("it is nested too deeply") from None
     except ValueError as error:
-        clause, _, _ = str(error).partition(";")  # behind it is Python's own advice
+        clause, _, _ = str(error).partition(";")  # Python's own advice follows
         raise UnreadableError(clause) from None

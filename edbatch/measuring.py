@@ -1,4 +1,4 @@
-"""Parts of measurements: a loss for the gradient of a model, and a clock."""
+"""Helpers for timings: a loss whose gradient is measured, and timers."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,10 +14,11 @@ from edbatch.batched_function import BatchedFunction
 
 
 def half_squares(outputs: Any) -> Array:
-    """Sums the squares of all outputs, so that every one of them has a cotangent.
+    """Sums the squares of all outputs, so that each output has a cotangent.
 
     Args:
-        outputs: A pytree; its integers do not count, and zeros of padding add nothing.
+        outputs: A pytree; integer leaves are ignored, and padding, which is zero, adds
+            nothing.
 
     Returns:
         Half the sum, a float32 scalar.
@@ -42,14 +43,14 @@ def _square(array: Array) -> Array:
 
 
 def loss_of(function: BatchedFunction, rng: Any = None) -> Callable[[Any, Any], Array]:
-    """Makes the loss whose gradient is measured.
+    """Returns the loss whose gradient is measured.
 
     Args:
         function: A batched function.
         rng: A key, for cells that draw random numbers.
 
     Returns:
-        `half_squares` of its outputs, a function of parameters and a plan.
+        A function of parameters and a plan: `half_squares` of the outputs.
 
     Example:
         >>> import edbatch as eb
@@ -66,11 +67,11 @@ def loss_of(function: BatchedFunction, rng: Any = None) -> Callable[[Any, Any], 
 
 
 def add_up(found: Iterable[tuple[Array, Any]]) -> tuple[Array, Any]:
-    """Adds the values and gradients of parts of a minibatch.
+    """Adds up the losses and gradients of parts of a minibatch.
 
     Args:
-        found: Of each part, at least one. Gradients by integers are of float0, and
-            stay as they are.
+        found: Loss and gradient of each part, at least one. Gradients with respect to
+            integers are float0 and returned unchanged.
 
     Returns:
         The sums.
@@ -89,14 +90,14 @@ def _add(left: Any, right: Any) -> Any:
 
 
 def run_all(step: Callable[[Any], Any], plans: Iterable[Any]) -> Any:
-    """Runs a step for each plan, one behind the device: it is never idle.
+    """Runs a step for each plan, dispatching one step ahead to keep the device busy.
 
     Args:
-        step: A step; may return before the device has computed what it returns.
+        step: A step; may return before the device has computed its result.
         plans: The plans.
 
     Returns:
-        What the last step returned, which is not waited for; None without plans.
+        The result of the last step, not awaited; None without plans.
 
     Example:
         >>> float(run_all(jnp.square, [2.0, 3.0]))
@@ -111,14 +112,14 @@ def run_all(step: Callable[[Any], Any], plans: Iterable[Any]) -> Any:
 
 
 def timed(call: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
-    """Calls a function and waits for what it returns.
+    """Calls a function and waits for its result.
 
     Args:
         call: The function.
-        *arguments: What it is called with.
+        *arguments: Its arguments.
 
     Returns:
-        What it returned, and the milliseconds that it took.
+        Its result, and the time in milliseconds.
 
     Example:
         >>> total, milliseconds = timed(jnp.sum, jnp.arange(4))
@@ -133,18 +134,18 @@ def timed(call: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
 def side_by_side(
     calls: Sequence[Callable[[], Any]], rounds: int, most_ms: float = np.inf
 ) -> np.ndarray:
-    """Times calls that take turns, each once untimed before.
+    """Times calls in turns, after one untimed call of each.
 
-    Each round begins with another call, so what the machine does meanwhile, and what
-    one call leaves in caches for the next, meets all alike.
+    Each round begins with a different call, so other load on the machine, and the cache
+    contents that one call leaves to the next, affect all calls equally.
 
     Args:
-        calls: The calls; what they return is waited for.
+        calls: The calls; each result is awaited.
         rounds: How often each is timed.
-        most_ms: After three rounds none begins once so much time has passed.
+        most_ms: Time limit; after three rounds, no round begins later than this.
 
     Returns:
-        Milliseconds, ``[calls, rounds]``, of fewer rounds if time was up.
+        Milliseconds, ``[calls, rounds]``; fewer rounds if the time limit was reached.
 
     Example:
         >>> side_by_side([lambda: jnp.zeros(2), lambda: jnp.ones(2)], rounds=3).shape

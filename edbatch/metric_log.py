@@ -1,4 +1,4 @@
-"""Metrics of a training, by step: a CSV file, and event files for TensorBoard if asked.
+"""Training metrics by step: a CSV file and, optionally, TensorBoard event files.
 
 TensorBoard's files are written by tensorboardX, which needs neither TensorFlow nor
 PyTorch: ``pip install 'edbatch[tensorboard]'``.
@@ -17,28 +17,28 @@ from typing import Any, Self
 from edbatch.errors import MetricLogError, MissingTensorBoardError
 from edbatch.policies.files.whole_file import write_whole
 
-_FIRST = ("step", "seconds")  # columns that every file has
+_FIRST = ("step", "seconds")  # the first columns of every file
 
 
 class MetricLog:
-    """Writes metrics where people look for them; a context manager.
+    """Writes metrics to a CSV file and TensorBoard event files; a context manager.
 
     The CSV file has a row per call of `write`, with the step, the seconds since the log
-    was opened, and a column per metric, which is empty where a row has no value. It is
-    complete after every row, so that it can be read while a training runs.
+    was opened, and a column per metric, which is empty where a row has no value. The
+    file is complete after every row, so it can be read while training runs.
 
     Args:
         path: The CSV file; replaced if it exists, unless `resume`.
-        tensorboard: Folder for event files of TensorBoard; None for none.
-        resume: Go on with the file of a run that was interrupted, if there is one.
-        last_step: With `resume`: rows of later steps are dropped, as the run begins
-            again after this one. None keeps all.
+        tensorboard: Folder for TensorBoard event files; None for none.
+        resume: Append to the file of an interrupted run, if there is one.
+        last_step: With `resume`: the step after which the run resumes. Rows of later
+            steps are dropped; None keeps all.
 
     Attributes:
         path: The CSV file.
 
     Raises:
-        MetricLogError: The file cannot be written, or is no file of metrics.
+        MetricLogError: The file cannot be written, or is not a metrics file.
         MissingTensorBoardError: tensorboardX is not installed.
 
     Example:
@@ -62,7 +62,7 @@ class MetricLog:
         resume: bool = False,
         last_step: int | None = None,
     ) -> None:
-        # Before the file is replaced: nothing is lost where this cannot be written.
+        # Checked before the file is replaced, so that a failure loses nothing.
         events = None if tensorboard is None else check_tensorboard()
         self.path = Path(path)
         self._began = time.perf_counter()
@@ -80,13 +80,13 @@ class MetricLog:
         """Writes a row.
 
         Args:
-            step: Of the training; steps should grow, and may repeat.
-            metrics: Numbers by name. A name with a slash, as ``held_out/loss``, stands
-                in a group of that name in TensorBoard.
+            step: The training step; steps should increase, and may repeat.
+            metrics: Numbers by name. TensorBoard groups names by the part before a
+                slash, as in ``held_out/loss``.
 
         Raises:
-            MetricLogError: A metric has the name of another column, ``step`` or
-                ``seconds``, or the file cannot be written any more.
+            MetricLogError: A metric is named ``step`` or ``seconds`` like a standard
+                column, or the file can no longer be written.
         """
         for name in _FIRST:
             if name in metrics:
@@ -113,7 +113,7 @@ class MetricLog:
                 self._events.add_scalar(name, float(value), step)
 
     def close(self) -> None:
-        """Writes what TensorBoard's files still wait for; the CSV file waits never."""
+        """Flushes and closes the TensorBoard files; the CSV file needs no flush."""
         if self._events is not None:
             self._events.close()
             self._events = None
@@ -130,14 +130,14 @@ class MetricLog:
         self.close()
 
     def _read(self, last_step: int | None) -> list[dict[str, str]]:
-        """Reads the rows of the file, and its columns."""
+        """Reads the file: sets the columns, and returns rows up to `last_step`."""
         self._columns, rows = read_metrics(self.path)
         return [
             row for row in rows if last_step is None or int(row["step"]) <= last_step
         ]
 
     def _replace(self, rows: list[dict[str, str]]) -> None:
-        """Writes the file as a whole."""
+        """Rewrites the whole file."""
 
         def write(beside: Path) -> None:
             with open(beside, "w", newline="", encoding="utf-8") as file:
@@ -161,15 +161,15 @@ def read_metrics(path: str | PathLike[str]) -> tuple[list[str], list[dict[str, s
     r"""Reads a file that `MetricLog` wrote.
 
     Args:
-        path: The file. A process that is killed may leave a part of a last line, which
-            is left out.
+        path: The file. An incomplete last line, as left by a killed process, is
+            ignored.
 
     Returns:
-        The columns, and the rows: a number by the name of each column, as text, which
-        is empty where a row has no value.
+        The columns, and the rows: by column name, a number as text, empty where the row
+        has no value.
 
     Raises:
-        MetricLogError: It cannot be read, or is no file of metrics.
+        MetricLogError: The file cannot be read, or is not a metrics file.
 
     Example:
         >>> import tempfile
@@ -204,10 +204,10 @@ def read_metrics(path: str | PathLike[str]) -> tuple[list[str], list[dict[str, s
 
 
 def check_tensorboard() -> Any:
-    """Checks that event files for TensorBoard can be written.
+    """Checks that TensorBoard event files can be written.
 
     Returns:
-        The class of tensorboardX that writes them.
+        The writer class of tensorboardX.
 
     Raises:
         MissingTensorBoardError: tensorboardX is not installed.

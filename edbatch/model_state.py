@@ -1,4 +1,4 @@
-"""The owner of all that is known about a model for parameters of one structure."""
+"""`ModelState`: everything known about a model, for one structure of parameters."""
 
 import copy
 import threading
@@ -31,22 +31,22 @@ from edbatch.without_lock import WithoutLock
 class ModelState(WithoutLock):
     """The state of a model for parameters of one structure, shape and dtype.
 
-    Threads that plan share it, and copies of a batched function do, and the function of
-    several devices and that of one. A pickle holds what was decided (types, splits,
-    buckets, slice variants) and leaves out what follows from it.
+    It is shared by planning threads, by copies of a batched function, and by the
+    one-device and the sharded function. A pickle contains decisions (types, splits,
+    buckets, slice variants) and omits everything derived from them.
 
     Attributes:
-        types: The types that were recorded.
-        planning: What plans are made by. `edbatch.planning.fit` puts another one in its
-            place; plans that were made before run as before.
-        foreign_split: The types as they run in plans from elsewhere, if there are any.
+        types: The recorded types.
+        planning: The decisions that planning uses. `edbatch.planning.fit` replaces it;
+            existing plans keep running.
+        foreign_split: The running types of plans from other processes, if any.
         packed: Packed parameters of the latest call.
-        calls: Calls met while recording.
+        calls: Calls seen while recording.
         waves: Sizes of programs that run waves, by kind of device.
-        wave_types: The types as they run in waves.
+        wave_types: The running types of waves.
         order: The order of keys in the parameters' dicts.
-        adoptions: Where the types of recordings and plans from elsewhere are here.
-        lock: Guards what is not guarded by a lock of its own.
+        adoptions: For each foreign type table, the positions of its types in `types`.
+        lock: Guards all fields that have no lock of their own.
     """
 
     types: TypeTable
@@ -63,30 +63,30 @@ class ModelState(WithoutLock):
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what was decided; see `__setstate__` for the rest."""
+        """Returns the decisions; `__setstate__` restores the rest."""
         with self.lock:
             left_out = ("lock", "packed", "calls", "adoptions", "waves", "wave_types")
             names = [each.name for each in fields(self) if each.name not in left_out]
             return copy.deepcopy({name: getattr(self, name) for name in names})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Begins with what was decided, and with empty caches."""
+        """Restores the decisions, with empty caches."""
         self.packed, self.calls, self.waves = _packed_parameters(), CallMemory(), {}
         self.wave_types = None
         self.adoptions = weakref.WeakKeyDictionary()
         super().__setstate__(state)
 
     def adoption(self, types: TypeTable) -> Adoption:
-        """Takes over the types of a recording from elsewhere, once.
+        """Adds the types of a foreign recording to this model's types; cached.
 
         Args:
             types: The recording's table of types, for the same parameters.
 
         Returns:
-            Where its types are in this model's table.
+            The positions of its types in this model's table.
 
         Raises:
-            PickleError: A cell gave something else where it was recorded.
+            PickleError: A cell had other outputs where it was recorded.
         """
         with self.lock:
             found = self.adoptions.get(types)
@@ -98,11 +98,11 @@ class ModelState(WithoutLock):
         """Returns the sizes of programs that run waves on a kind of device.
 
         Args:
-            options: What planning goes by.
-            target: The device.
+            options: Options of planning.
+            target: The kind of device.
 
         Returns:
-            Its sizes, which grow.
+            Its sizes, which grow over time.
         """
         with self.lock:
             if self.wave_types is None:
@@ -116,13 +116,13 @@ class ModelState(WithoutLock):
             return self.waves[target]
 
     def adopt(self, graph: DataflowGraph) -> DataflowGraph:
-        """Returns a recording, from elsewhere perhaps, as one of this model's types."""
+        """Converts a recording, possibly foreign, to this model's types."""
         if graph.types is self.types:
             return graph
         return self.adoption(graph.types).graph(graph)
 
     def adopt_plan(self, plan: Plan) -> Plan:
-        """Returns a plan, from elsewhere perhaps, as one of this model's types."""
+        """Converts a plan, possibly foreign, to this model's types."""
         types = plan.shape.program.types
         if self.runs(types):
             return plan
@@ -133,32 +133,33 @@ class ModelState(WithoutLock):
         return adopt_plan(plan, adoption, self.foreign_split)
 
     def runs(self, types: TypeTable) -> bool:
-        """Tells whether these are the types of plans of this state."""
+        """Returns whether plans of this state have these types."""
         return types is self.types or (
             isinstance(types, HoistedTable) and types.split.recorded is self.types
         )
 
     def check_order(self, params: Any) -> None:
-        """Checks that dicts which the model has listed have the order it has seen.
+        """Checks the key order of all parameter dicts that the model iterates over.
 
         Args:
-            params: Parameters of a run of a plan of this state.
+            params: The parameters of a run of one of this state's plans.
 
         Raises:
-            PlanError: They have not.
+            PlanError: The order differs from the one seen while recording.
         """
         if self.types.params is not None:
             check_order(params, self.types.params)
 
     def takes_order(self, spec: Any, order: Hashable) -> bool:
-        """Takes parameters over whose dicts have another order, if it can.
+        """Accepts parameters whose dicts have another key order, if it does not matter.
 
         Args:
             spec: The structure of the parameters.
             order: Its `key_order`.
 
         Returns:
-            Whether the model has seen the keys of no dict whose order is another.
+            Whether they are accepted: the model has iterated over no dict whose order
+            differs.
         """
         if order == self.order:
             return True
@@ -170,20 +171,20 @@ class ModelState(WithoutLock):
 
 
 def _packed_parameters() -> PackedParameters:
-    """Returns an empty cache; what it compiles is reported and can be refused."""
+    """Returns an empty cache; its compilations are reported and obey the stance."""
     return PackedParameters(partial(TieredFunction, name="packed parameters"))
 
 
 def new_state(
     model: Callable[..., Any], spec: Any, order: Hashable, options: Options
 ) -> ModelState:
-    """Makes a state in which nothing was found out yet.
+    """Creates an empty state.
 
     Args:
         model: The model.
         spec: The structure of the parameters.
         order: Its `key_order`.
-        options: What planning goes by.
+        options: Options of planning.
 
     Returns:
         The state.

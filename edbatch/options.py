@@ -1,4 +1,4 @@
-"""Options of planning: those of `edbatch.batch`, checked."""
+"""The checked options of `edbatch.batch`, by which minibatches are planned."""
 
 from dataclasses import dataclass, field
 
@@ -15,16 +15,16 @@ from edbatch.schedule.policy import Policy
 
 @dataclass(frozen=True)
 class Search:
-    """Time or width of the search for fewer batches than the policy finds.
+    """Time limit or beam width of the search for fewer batches than the policy finds.
 
     Attributes:
-        milliseconds: Time that a schedule may take. What is found then depends on how
-            fast the machine is.
-        width: How many states the search keeps per layer, whatever time it takes, so
-            that it finds the same everywhere; overrides the time.
+        milliseconds: Time limit per schedule. The schedule found depends on the speed
+            of the machine.
+        width: How many states the search keeps per layer, without a time limit, so that
+            results are reproducible; overrides `milliseconds`.
 
     Raises:
-        PolicyError: The time or the width is not positive, or the width is no whole
+        PolicyError: The time or the width is not positive, or the width is not a whole
             number.
 
     Example:
@@ -48,22 +48,22 @@ class Search:
             )
 
 
-@dataclass(frozen=True, eq=False)  # so that it can be a part of keys of caches
+@dataclass(frozen=True, eq=False)  # hashed by identity: a part of cache keys
 class Options:
-    """Options of a batched function, the same on one device and on several.
+    """Options of a batched function, whether for one device or for several.
 
     Attributes:
         policy: The policy that schedules minibatches.
         sizes: Widths and buckets.
         planner: How memory is planned.
         compiler: How cells are compiled.
-        costs: Measured costs of batches, if they were given.
-        cache_bytes: Memory for plans, for each structure of parameters.
+        costs: Measured costs of batches; None if none were given.
+        cache_bytes: Memory limit of cached plans, for each structure of parameters.
         compute_dtype: The dtype that cells compute in; None for that of parameters and
             inputs.
 
     Raises:
-        PlanError: An option is of another type.
+        PlanError: An option has the wrong type.
     """
 
     policy: Policy

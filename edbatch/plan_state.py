@@ -1,4 +1,4 @@
-"""Decisions about a model from a sample, by which it is planned, and kept plans."""
+"""The decisions that planning makes from a sample, and the cache of plans."""
 
 import copy
 import threading
@@ -26,7 +26,7 @@ from edbatch.target import Target
 
 _Each = TypeVar("_Each")
 
-# A slice variant is made if it reads this share of a type's bytes in place.
+# A slice variant is created if it reads this share of a type's bytes in place.
 _LEAST_SHARE = {AUTO: 0.25, ALWAYS: 0.0, NEVER: 2.0}
 
 
@@ -35,12 +35,12 @@ class Decisions:
     """Decisions about the types of a model, made from instances.
 
     Attributes:
-        sample: Instances in the sample of `fit`; None if there was none, and the first
-            minibatch that has a type decides about it.
-        hoisted: The types whose products of external inputs run before the rest.
+        sample: Number of instances in the sample of `fit`. None without a sample: the
+            first minibatch with a type decides for that type.
+        hoisted: The types whose products of external inputs are hoisted.
         sliced: By type, the sets of operand slots that compiled loops read as slices.
-        aligned: The types that ``eb.Planner(layout="auto")`` has aligned.
-        widths: By type, the widths of chunks that compiled loops have.
+        aligned: The types that ``eb.Planner(layout="auto")`` lays out aligned.
+        widths: By type, the chunk widths of its compiled loops.
     """
 
     sample: int | None
@@ -52,23 +52,23 @@ class Decisions:
 
 @dataclass(eq=False)
 class PlanState:
-    """Decisions for planning; one object, so that a plan is made by one sample.
+    """Decisions for planning; one object, so that each plan depends on one sample.
 
-    Threads that plan share it. A pickle holds what was decided, and no plan.
+    Planning threads share it. A pickle contains the decisions but no plans.
 
     Attributes:
-        types: The types that were recorded.
+        types: The recorded types.
         variants: Which operands are read as slices.
         layouts: Which types have an aligned layout.
         buckets: The buckets of plans for one device.
         plans: Cache of plans by structure.
-        widths: The widths of the types' chunks, by kind of device.
-        hoisted: The types as they run, if products of external inputs are hoisted.
-        sample: Instances in the sample; None if there was none.
+        widths: The chunk widths of the types, by kind of device.
+        hoisted: The running types, if hoisting or sharing is enabled.
+        sample: Number of instances in the sample; None if there was none.
         mesh_buckets: The buckets of plans for meshes, by mesh and axis.
-        decided_together: The recorded types about which whole minibatches decided
-            before they were divided among devices.
-        lock: Guards the widths and the buckets of meshes.
+        decided_together: The recorded types decided by whole minibatches, before these
+            were divided among devices.
+        lock: Guards `widths` and `mesh_buckets`.
     """
 
     types: TypeTable
@@ -85,11 +85,11 @@ class PlanState:
 
     @classmethod
     def start(cls, types: TypeTable, options: Options) -> Self:
-        """Returns a state in which nothing is decided.
+        """Returns a state without decisions.
 
         Args:
-            types: The types that were recorded.
-            options: What planning goes by.
+            types: The recorded types.
+            options: Options of planning.
 
         Returns:
             The state.
@@ -115,15 +115,15 @@ class PlanState:
 
     @property
     def running_types(self) -> TypeTable:
-        """The types as they run; recorded ones have their ids until one is divided."""
+        """The running types; ids are those of recorded types until one is divided."""
         return self.types if self.hoisted is None else self.hoisted.table
 
     def with_running_types(self, part: Unpadded) -> Unpadded:
-        """Makes a plan one of the types as they run, if these differ by now.
+        """Replaces a plan's types with the running types, if these have changed.
 
-        Another thread may have divided or shared the first ones since the plan was
-        encoded. The ids of its own types are the same among them, but a bucket that
-        was found meanwhile may have loops of the others.
+        Another thread may have divided types, or made families of them, since the plan
+        was encoded. The ids of the plan's own types are still valid, but a bucket found
+        in the meantime may have loops of the new types.
 
         Args:
             part: A plan for which a bucket was found.
@@ -140,7 +140,7 @@ class PlanState:
         """Returns the widths for a kind of device.
 
         Args:
-            target: The device.
+            target: The kind of device.
 
         Returns:
             Its widths.
@@ -155,15 +155,16 @@ class PlanState:
             return self.widths[target]
 
     def scratch(self) -> Self:
-        """Returns a copy that decides for itself: for plans of a diagnosis.
+        """Returns an independent copy, for plans that are only inspected.
 
-        It begins with what is decided here, so plans are what they would be here.
+        The copy starts with the same decisions, so its plans are the same, but new
+        decisions do not affect the original.
         """
         with self.lock:
             mesh_buckets = {k: copy.deepcopy(v) for k, v in self.mesh_buckets.items()}
             widths = copy.deepcopy(self.widths)
         own = copy.deepcopy((self.variants, self.layouts, self.buckets))
-        # Last, as all that is decided above is about types that it has.
+        # Copied last, so that it has all types that the decisions above refer to.
         hoisted = None if self.hoisted is None else self.hoisted.scratch()
         return type(self)(
             self.types,
@@ -181,12 +182,12 @@ class PlanState:
         return b"" if self.hoisted is None else self.hoisted.index_values(graph)
 
     def freeze(self, sample: int) -> None:
-        """Lets nothing be decided any more.
+        """Makes all decisions final.
 
-        Types that the sample lacks run whole, and all their operands are gathered.
+        Types that the sample lacks run undivided, and all their operands are gathered.
 
         Args:
-            sample: How many instances decided.
+            sample: Number of instances in the sample.
         """
         self.sample = sample
         self.variants.freeze()
@@ -197,10 +198,10 @@ class PlanState:
             self.hoisted.freeze()
 
     def decisions(self) -> Decisions:
-        """Describes what is decided so far.
+        """Returns the decisions made so far.
 
         Returns:
-            The decisions, with the types as they were recorded.
+            The decisions, in terms of the recorded types.
         """
         known, parts = self.types.types, None
         divided: tuple[int, ...] = ()
@@ -211,14 +212,14 @@ class PlanState:
             keyed: dict[TypeKey, _Each] = {}
             for running, each in found.items():
                 part = Part(running, WHOLE) if parts is None else parts[running]
-                if part.part != HOISTED:  # which has no operands, and few batches
+                if part.part != HOISTED:  # hoisted parts: no operands, few batches
                     keyed[known[part.type_id].key] = each
             return keyed
 
         widths: dict[int, Widths] = {}
         with self.lock:
             chosen = list(self.widths.values())
-        for each in chosen:  # of one kind of device, as a rule
+        for each in chosen:  # usually of one kind of device
             widths |= each.known()
         return Decisions(
             self.sample,
@@ -229,7 +230,7 @@ class PlanState:
         )
 
     def buckets_of(self, mesh: Mesh, axis: str) -> BucketStore:
-        """Returns the buckets of plans for a mesh, apart from those for one device.
+        """Returns the buckets of plans for a mesh, separate from those for one device.
 
         Args:
             mesh: The devices.
@@ -243,7 +244,7 @@ class PlanState:
             return self.mesh_buckets.setdefault((mesh, axis), own)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what was decided; see `__setstate__` for the rest."""
+        """Returns the decisions; `__setstate__` restores the rest."""
         kept = (
             "types",
             "variants",
@@ -254,11 +255,11 @@ class PlanState:
             "widths",
         )
         parts = {name: getattr(self, name) for name in kept}
-        parts["widths"] = dict(self.widths)  # to which another thread may add
+        parts["widths"] = dict(self.widths)  # another thread may add to the original
         return copy.deepcopy(parts) | {"cache_bytes": self.plans.max_bytes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Begins with what was decided, and with empty caches."""
+        """Restores the decisions, with empty caches."""
         self.plans = PlanCache(state.pop("cache_bytes"))
         self.mesh_buckets, self.decided_together = {}, set()
         self.lock = threading.Lock()

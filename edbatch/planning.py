@@ -1,9 +1,9 @@
 """The host pipeline: schedule, check, hoist, lay out, choose slices, encode, pad.
 
-There is one, for one device and for several, and it depends on a graph, on the state of
-its model and on the options alone. What the state decides from instances (which types
-are hoisted, which operands loops read as slices) it decides from a sample: that of
-`fit`, or else, type by type, the first minibatch that has it.
+The same pipeline serves one device and several. It depends only on a graph, the state
+of its model, and the options. The decisions that depend on instances (such as which
+types are hoisted and which operands loops read as slices) are made from the sample of
+`fit`; without one, the first minibatch with a type decides for that type.
 """
 
 import time
@@ -35,7 +35,7 @@ from edbatch.schedule.schedule import Schedule
 from edbatch.stream.buckets import INSTANCES
 from edbatch.target import CPU, Target
 
-# Padded to whatever number of instances a program exists for.
+# Pad to any number of instances for which a program exists.
 ANY: Literal["any"] = "any"
 
 
@@ -50,15 +50,15 @@ def plan(
     """Plans a minibatch for one device.
 
     Args:
-        graph: The graph of its instances, of the state's types.
+        graph: The graph of its instances, with the state's types.
         state: The state of its model.
-        options: What planning goes by.
+        options: Options of planning.
         target: The kind of device that will run it.
-        pad_to: Rows of the result, at least as many as instances; as many as instances
-            if None; or `ANY`.
+        pad_to: Rows of the result, at least the number of instances; exactly that if
+            None; or `ANY`.
 
     Returns:
-        The plan, whose arrays are NumPy's.
+        The plan, with NumPy arrays.
 
     Raises:
         EdbatchError: The policy belongs to another model, or its schedule is invalid;
@@ -94,14 +94,14 @@ def pad_to_bucket(
     """Pads a plan to a bucket of the model.
 
     Args:
-        part: The plan.
-        own: What plans of its model are made by.
-        options: What planning goes by.
+        part: The plan before padding.
+        own: The planning decisions of its model.
+        options: Options of planning.
         target: The kind of device that will run it.
         pad_to: As for `plan`.
 
     Returns:
-        Everything but the external inputs.
+        The padded plan without its external inputs.
     """
     bucket = fit_bucket(
         [part],
@@ -121,18 +121,18 @@ def pad_to_bucket(
 def fit(
     graph: DataflowGraph, state: ModelState, options: Options, target: Target = CPU
 ) -> None:
-    """Decides everything that is decided from instances, by one sample.
+    """Makes all decisions that depend on instances, from one sample.
 
-    What was decided before counts no more, and later minibatches decide nothing.
+    They replace earlier decisions, and later minibatches do not change them.
 
     Args:
-        graph: The graph of the sample, of the state's types.
+        graph: The graph of the sample, with the state's types.
         state: The state of the model.
-        options: What planning goes by.
+        options: Options of planning.
         target: The kind of device that will run plans.
 
     Raises:
-        EdbatchError: As `plan`.
+        EdbatchError: As for `plan`.
     """
     decided = PlanState.start(state.types, options)
     result = graph.outputs.describe(graph.num_instances)
@@ -142,13 +142,13 @@ def fit(
 
 
 def as_cached(report: PlanReport | None) -> PlanReport:
-    """Returns the report of a plan that came from the cache.
+    """Marks the report of a plan as taken from the cache.
 
     Args:
-        report: The report of when it was made.
+        report: The report from when the plan was made.
 
     Returns:
-        The same counts.
+        The same counts, with `plan_ms` 0 and `cached` True.
     """
     assert report is not None, "plans are made with a report"
     return replace(report, plan_ms=0.0, cached=True)
@@ -161,20 +161,20 @@ def encode_graph(
     options: Options,
     target: Target,
 ) -> Unpadded:
-    """Turns a graph into integers: all of the pipeline but the bucket.
+    """Encodes a graph as integers: the whole pipeline except padding to a bucket.
 
     Args:
         graph: The graph.
         result: The structure of its result.
-        state: What plans of its model are made by.
-        options: What planning goes by.
+        state: The planning decisions of its model.
+        options: Options of planning.
         target: The kind of device that will run it.
 
     Returns:
-        The plan before it is padded.
+        The plan before padding.
 
     Raises:
-        EdbatchError: As `plan`.
+        EdbatchError: As for `plan`.
     """
     laid_out = lay_out(graph, state, options, target)
     return encode_laid_out(laid_out, result, state)
@@ -182,13 +182,13 @@ def encode_graph(
 
 @dataclass(frozen=True, eq=False)
 class LaidOut:
-    """A minibatch that is scheduled and laid out.
+    """A scheduled and laid-out minibatch.
 
     Attributes:
-        graph: The graph, of the types as they run.
+        graph: The graph, with the running types.
         schedule: Its schedule.
         layout: Its layout.
-        plan_ms: Time to schedule and to lay out.
+        plan_ms: Time to schedule and lay out, in milliseconds.
     """
 
     graph: DataflowGraph
@@ -200,15 +200,15 @@ class LaidOut:
 def encode_laid_out(
     laid_out: LaidOut, result: ResultShape, state: PlanState
 ) -> Unpadded:
-    """Turns a laid out minibatch into integers.
+    """Encodes a laid-out minibatch as integers.
 
     Args:
         laid_out: The minibatch.
         result: The structure of its result.
-        state: What plans of its model are made by.
+        state: The planning decisions of its model.
 
     Returns:
-        The plan before it is padded.
+        The plan before padding.
     """
     return encode_unpadded(
         laid_out.graph,
@@ -223,19 +223,19 @@ def encode_laid_out(
 def lay_out(
     graph: DataflowGraph, state: PlanState, options: Options, target: Target
 ) -> LaidOut:
-    """Schedules a graph, hoists and lays out: all of the pipeline before integers.
+    """Schedules, hoists and lays out a graph: the pipeline up to encoding.
 
     Args:
         graph: The graph.
-        state: What plans of its model are made by.
-        options: What planning goes by.
+        state: The planning decisions of its model.
+        options: Options of planning.
         target: The kind of device that will run it.
 
     Returns:
         The minibatch, scheduled and laid out.
 
     Raises:
-        EdbatchError: As `plan`.
+        EdbatchError: As for `plan`.
     """
     start = time.perf_counter()
     policy, planner = options.policy, options.planner

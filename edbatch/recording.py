@@ -1,4 +1,4 @@
-"""Recordings of instances, fresh or kept, for one state of a model."""
+"""Records instances, or reuses existing recordings, for one state of a model."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,16 +14,16 @@ from edbatch.model_state import ModelState
 
 
 def minibatch_of(instances: Any) -> list[Any]:
-    """Lists the instances of a minibatch.
+    """Returns the instances of a minibatch as a list.
 
     Args:
-        instances: What a user gave as the instances.
+        instances: The argument that a user passed.
 
     Returns:
         The instances and recordings.
 
     Raises:
-        PlanError: It is a plan, or nothing to iterate over.
+        PlanError: The argument is a plan, or not iterable.
     """
     if hasattr(type(instances), "instance_mask"):
         kind = type(instances).__name__
@@ -45,7 +45,7 @@ def record_instances(state: ModelState, instances: Sequence[Any]) -> DataflowGra
         The dataflow graph of all of them.
 
     Raises:
-        EdbatchError: The model does something outside cells, or a cell fails.
+        EdbatchError: The model computes outside cells, or a cell fails.
     """
     types = state.types
     assert types.model is not None, "a state's types know their model"
@@ -53,18 +53,18 @@ def record_instances(state: ModelState, instances: Sequence[Any]) -> DataflowGra
 
 
 def record_each(state: ModelState, instances: Sequence[Any]) -> list[DataflowGraph]:
-    """Records instances one by one, and takes kept recordings over.
+    """Records instances one by one; existing recordings are reused.
 
     Args:
         state: The state of the parameters to record for.
         instances: Instances, recordings of one instance each, or both.
 
     Returns:
-        A recording of each; the structure of their outputs is one.
+        A recording of each; all have the same output structure.
 
     Raises:
-        EdbatchError: As `record_instances`, with a note that names the instance; or a
-            recording holds several instances, or outputs differ in structure.
+        EdbatchError: As for `record_instances`, with a note that names the instance; or
+            a recording holds several instances, or outputs differ in structure.
     """
     recordings = []
     for k, each in enumerate(instances):
@@ -75,7 +75,7 @@ def record_each(state: ModelState, instances: Sequence[Any]) -> list[DataflowGra
             raise
     if not recordings:
         return []
-    # What an empty list would hold, the lists of other recordings say.
+    # The elements of empty lists are inferred from the lists of other recordings.
     outputs = [each.outputs for each in recordings]
     tree = align(outputs, state.types.avals)[0].tree
     tree = state.types.trees.setdefault(tree, tree)
@@ -110,7 +110,7 @@ def record_minibatch(state: ModelState, instances: Sequence[Any]) -> DataflowGra
         The dataflow graph of all of them.
 
     Raises:
-        EdbatchError: As `record_instances`; or the minibatch is empty.
+        EdbatchError: As for `record_instances`; or the minibatch is empty.
     """
     check_not_empty(instances)
     if are_recordings(instances) and tables_of(instances) == [state.types]:

@@ -1,10 +1,10 @@
-"""Rounding of the numbers on the way to a result.
+"""The coarsest rounding on the data path to each result, for tolerances.
 
 `edbatch.verify` compares two ways of computing the same numbers. They may differ by
-rounding errors: not only those of a result's own dtype, but of every floating value
-that was rounded on the way to it, such as that of a cell that computes in bfloat16. The
-way is read from the jaxpr of the model, or of its gradient, which holds the backward
-pass, too: no other part of the model makes a result's tolerance wider.
+rounding errors: not only in the result's own dtype, but in the dtype of every floating
+value on the path to it, such as the values of a cell that computes in bfloat16. The
+path is read from the jaxpr of the model, or of its gradient, which includes the
+backward pass. Parts of the model off this path do not widen a result's tolerance.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,10 +32,10 @@ finfo: Any = jnp.finfo
 
 
 class Rounding(NamedTuple):
-    """Coarseness of numbers; the larger of two is the coarser.
+    """A relative rounding error; of two, the larger is the coarser.
 
     Attributes:
-        eps: Their relative rounding error; 0 if nothing was rounded.
+        eps: The relative rounding error; 0 if nothing was rounded.
         dtype: The dtype, for messages.
     """
 
@@ -65,9 +65,9 @@ def rounding_of(dtype: Any) -> Rounding:
 
 
 def coarsest_roundings(function: Callable[..., Any], *args: Any) -> list[Rounding]:
-    """Finds the coarsest rounding on the way to each output of a function.
+    """Finds the coarsest rounding on the data path to each output of a function.
 
-    What the function is called with, and what it closes over, counts as exact.
+    The function's arguments and the values it closes over count as exact.
 
     Args:
         function: A JAX function.
@@ -87,7 +87,7 @@ def coarsest_roundings(function: Callable[..., Any], *args: Any) -> list[Roundin
 
 
 def _run(body: Body, inputs: Sequence[Rounding]) -> list[Rounding]:
-    """Carries roundings from a function's inputs to its outputs."""
+    """Propagates roundings from a function's inputs to its outputs."""
     found: dict[Any, Rounding] = dict(zip(body.inputs, inputs, strict=True))
 
     def read(atom: Any) -> Rounding:
@@ -113,10 +113,10 @@ def _equation(eqn: JaxprEqn, inputs: list[Rounding]) -> list[Rounding]:
     if bodies and all(
         (len(each.inputs), len(each.outputs)) == (len(inputs), len(eqn.outvars))
         for each in bodies
-    ):  # a call, such as jit, remat and those that have a rule of their own
+    ):  # a call, such as jit, remat, or one with a custom rule
         outputs = [_run(each, inputs) for each in bodies]
         return [max(each) for each in zip(*outputs, strict=True)]
-    if bodies:  # which inputs belong to which is unknown
+    if bodies:  # how inputs map to bodies is unknown
         inner = [_run_all(each) for each in bodies]
         return [max(NONE, *inputs, *inner)] * len(eqn.outvars)
     coarsest = max(inputs, default=NONE)
@@ -126,14 +126,14 @@ def _equation(eqn: JaxprEqn, inputs: list[Rounding]) -> list[Rounding]:
 
 
 def _own(eqn: JaxprEqn, var: Any) -> Rounding:
-    """The rounding of an equation itself."""
+    """The rounding that an equation itself adds."""
     own = rounding_of(dtype_of(var))
     bits = mantissa_bits(eqn)
     return own if bits is None else max(own, Rounding(2.0**-bits, f"{bits} bits"))
 
 
 def _while(loop: While, inputs: list[Rounding]) -> list[Rounding]:
-    """The roundings of a loop's results, each as coarse as its condition."""
+    """The roundings of a loop's results, each at least as coarse as its condition."""
     first = loop.condition_consts
     second = first + loop.body_consts
     carries = len(inputs) - second

@@ -1,10 +1,10 @@
-"""Whether an optimizer may be applied to some rows of a table alone.
+"""Checks whether an optimizer may be applied to only some rows of a table.
 
-It has to treat each element by itself, but for what it takes of the norm of the whole
-gradient, which rows of zeros do not change. Others give other numbers for rows than for
-the table, without an error: `optax.lamb` divides by the norm of a parameter,
-`optax.clip_by_block_rms` by the number of its elements, which here are those of the
-rows and of the places that are not in use. So an optimizer is tried on small arrays.
+Such an optimizer must treat each element independently; it may use the norm of the
+whole gradient, which rows of zeros do not change. Other optimizers silently give
+different numbers for rows than for the table: `optax.lamb` divides by the norm of a
+parameter, `optax.clip_by_block_rms` by its number of elements, here that of the rows
+including unused places. An optimizer is therefore tried on small arrays first.
 """
 
 import weakref
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 _ROWS, _LOOKED_UP, _MOST = 7, (1, 4), 3  # rows and columns of the arrays
 _PLACES = 5  # of which two are in use
-_STEPS = 3  # some quantities of whole parameters first show in the second
+_STEPS = 3  # a dependence on whole parameters may first show in the second
 
-# What `optax.contrib` calls the states of optimizers that find their own step. A trial
-# shows it only after as many steps as their learning rate is small.
+# States of the `optax.contrib` optimizers that adapt their own step size. A trial would
+# detect these only after many steps, the more the smaller their learning rate.
 _OWN_STEP = {
     *("DAdaptAdamWState", "DoGState", "DoWGState", "MechanicState", "MomoState"),
     *("MomoAdamState", "ProdigyState"),
@@ -38,18 +38,18 @@ Part = Callable[[Any], Any]
 
 
 class _Verdict(NamedTuple):
-    """What a trial found.
+    """The result of a trial.
 
     Attributes:
-        takes_rows: Whether steps on rows are those on tables.
-        withholds: Whether `optax.apply_every` leaves the first step to a later one.
+        takes_rows: Whether a step on rows equals the step on the whole table.
+        withholds: Whether `optax.apply_every` defers the first step to a later one.
     """
 
     takes_rows: bool
     withholds: bool
 
 
-# By structure of the parameters, for as long as an optimizer lives.
+# By structure of the parameters, for the lifetime of an optimizer.
 _TRIED: "weakref.WeakKeyDictionary[Any, dict[Hashable, _Verdict]]"
 _TRIED = weakref.WeakKeyDictionary()
 
@@ -57,10 +57,10 @@ _TRIED = weakref.WeakKeyDictionary()
 def update_of(
     optimizer: "optax.GradientTransformation | optax.MultiSteps",
 ) -> Callable[..., Any]:
-    """Returns an optimizer's function, which takes whatever else optimizers take."""
+    """Returns an optimizer's update function; it accepts extra arguments."""
     import optax
 
-    if isinstance(optimizer, optax.MultiSteps):  # which takes it by itself
+    if isinstance(optimizer, optax.MultiSteps):  # accepts them already
         return optimizer.update
     return optax.with_extra_args_support(optimizer).update
 
@@ -72,18 +72,18 @@ def check_row_optimizer(
     extra: dict[str, Any],
     parts: list[Any],
 ) -> None:
-    """Checks, once, that an optimizer gives rows of a table what it gives the table.
+    """Checks that an optimizer updates rows of a table as it updates the table; cached.
 
     Args:
-        optimizer: An optimizer of optax.
-        params: The parameters, for their structure, dtypes and numbers of axes.
+        optimizer: An Optax optimizer.
+        params: The parameters; their structure, dtypes and numbers of axes are used.
         is_table: For each of their arrays, whether rows of it are updated.
-        extra: What else it is called with, for the shapes and dtypes.
-        parts: Parts of its state that hold something for tables, from `parts_of_rows`.
+        extra: Extra arguments of the update; their shapes and dtypes are used.
+        parts: The parts of its state kept for tables, from `parts_of_rows`.
 
     Raises:
-        PlanError: It does not, or it adds up gradients of several steps, or it could
-            not be tried.
+        PlanError: It does not, or it accumulates gradients of several steps, or the
+            trial failed.
     """
     leaves, tree = jax.tree.flatten(params)
     kinds = tuple((jnp.ndim(each), str(jnp.result_type(each))) for each in leaves)
@@ -111,15 +111,15 @@ def check_row_optimizer(
 
 
 def parts_of_rows(owners: Any, is_of_rows: Callable[[Any], bool]) -> list[Any]:
-    """Finds the parts of an optimizer's state that a trial is to be read by.
+    """Finds the parts of an optimizer's state that the check has to look at.
 
     Args:
-        owners: The state, with something else as leaves.
-        is_of_rows: Tells of such a leaf whether it is of a table.
+        owners: The state, with other leaves.
+        is_of_rows: Returns whether such a leaf belongs to a table.
 
     Returns:
-        Those that may add up gradients, or find their own step, and hold something for
-        a table; of one inside another, both.
+        The parts that may accumulate gradients or adapt their step size, and have a
+        leaf of a table; nested parts are listed separately.
     """
     found = []
 
@@ -146,7 +146,7 @@ def _is_part(node: Any) -> bool:
 
 
 def _adds_up(parts: list[Any], optimizer: Any, verdict: _Verdict) -> bool:
-    """Whether a part of an optimizer's state adds up gradients of several steps."""
+    """Whether a part of an optimizer's state accumulates gradients of several steps."""
     import optax
 
     several = [each for each in parts if isinstance(each, optax.MultiStepsState)]
@@ -156,10 +156,10 @@ def _adds_up(parts: list[Any], optimizer: Any, verdict: _Verdict) -> bool:
 
 
 def _is_of_one_step(optimizer: Any) -> bool:
-    """Whether it is `optax.MultiSteps` that was given the number 1.
+    """Whether an optimizer is `optax.MultiSteps` with the constant number 1.
 
-    A schedule may begin with 1 and go on with others, so none is taken; nor is what
-    stands in a chain, where nobody sees which it is.
+    Schedules do not count, since they may begin with 1 and change later; nor does a
+    `MultiSteps` inside a chain, where its number cannot be read.
     """
     import optax
 
@@ -178,12 +178,12 @@ def _finds_its_step(part: Any) -> bool:
 def _tried(
     update: Callable[..., Any], key: tuple[Any, ...], make: Callable[[], _Verdict]
 ) -> _Verdict:
-    """What was found of an optimizer before, or is found now."""
-    # A method of an object is another one each time, and dies at once.
+    """Returns the cached verdict on an optimizer, or makes one."""
+    # A bound method is a new, short-lived object at each access.
     own = getattr(update, "__self__", update)
     try:
         known = _TRIED.setdefault(own, {})
-    except TypeError:  # no weak reference is made to it, or it has no hash
+    except TypeError:  # it does not support weak references, or has no hash
         return make()
     key = getattr(update, "__func__", None), *key
     if key not in known:
@@ -200,7 +200,7 @@ def _try(
 ) -> _Verdict:
     with ExitStack() as stack:
         stack.enter_context(jax.ensure_compile_time_eval())
-        # Alarms are for what the user computes and transfers.
+        # NaN checks and transfer guards are for the user's own computations.
         for each in (jax.debug_nans, jax.debug_infs):
             stack.enter_context(each(False))
         stack.enter_context(jax.transfer_guard("allow"))
@@ -210,7 +210,7 @@ def _try(
             return _Verdict(rows, trial.withholds())
         except PlanError:
             raise
-        except Exception as error:  # of many classes: it is code of others
+        except Exception as error:  # third-party code may raise anything
             raise PlanError(
                 "an optimizer that is applied to rows of a table is tried on small"
                 f" arrays, but this one raised {type(error).__name__}:"
@@ -220,7 +220,7 @@ def _try(
 
 
 def _like(value: Any) -> Any:
-    """Ones in place of an array; what is none, such as a function, stays."""
+    """Replaces an array by ones; other values, such as functions, are kept."""
     if isinstance(value, jax.Array | np.ndarray | np.generic | complex | float | int):
         return jnp.ones(jnp.shape(value), jnp.result_type(value))
     return value
@@ -233,8 +233,8 @@ class _Trial:
         optimizer: The optimizer.
         tree: The structure of the parameters.
         kinds: Number of axes and dtype of each of their arrays.
-        is_table: Whether rows of it are updated.
-        extra: What else the optimizer is called with.
+        is_table: For each array, whether rows of it are updated.
+        extra: Extra arguments of the update.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ class _Trial:
             )
             return updates, state, moved
 
-        # One program for arrays of a shape, in a hurry, in place of one per operation.
+        # One quickly compiled program, instead of one per operation.
         options = known_options(choose_target().coarse_options)
         self._step: Any = jax.jit(step, compiler_options=options)
         self._eager_step = step
@@ -275,15 +275,15 @@ class _Trial:
             )
 
         self._params = sample(2.0)
-        # Alike, as those of a training: optimizers that look at how far parameters went
-        # in their direction then change their step.
+        # Similar gradients, as in training: optimizers that adapt their step size to
+        # the distance moved along the gradient then do so.
         base = sample(1.0)
         self._gradients = [
             jax.tree.map(jnp.add, base, sample(0.2)) for _ in range(_STEPS)
         ]
 
     def rows_are_as_in_tables(self) -> bool:
-        """Whether steps on rows are those on tables of which other rows have none."""
+        """Whether steps on rows equal steps on tables with zeros in all other rows."""
         used = np.array(_LOOKED_UP)
         rows = np.full(_PLACES, _ROWS)
         rows[: len(used)] = used
@@ -310,7 +310,7 @@ class _Trial:
         )
 
     def rows_are_independent(self) -> bool:
-        """Whether rows move as they do if gradients of others are turned round."""
+        """Whether rows move the same when gradients of other rows are negated."""
         used = np.array(_LOOKED_UP)
 
         def others_turned(table: Any) -> Any:
@@ -330,7 +330,7 @@ class _Trial:
         return all(_are_close(*pair) for pair in zip(*found, strict=True))
 
     def withholds(self) -> bool:
-        """Whether the first step is left to a later one by `optax.apply_every`."""
+        """Whether `optax.apply_every` defers the first step to a later one."""
         import optax
 
         def is_part(node: Any) -> bool:
@@ -341,7 +341,7 @@ class _Trial:
         return any(int(each.count) for each in parts)
 
     def _run(self, params: Any, gradients: list[Any]) -> tuple[list[Any], Any]:
-        """What each step adds to the parameters, and the state after the last one."""
+        """Returns the updates of each step, and the state after the last one."""
         state, found = self._init(params), []
         for each in gradients:
             updates, state, params = self._run_step(each, state, params)
@@ -359,7 +359,7 @@ class _Trial:
     def _run_step(self, *args: Any) -> tuple[Any, Any, Any]:
         try:
             return self._step(*args)
-        except Exception:  # what is traced around it, such as the axis of a mesh
+        except Exception:  # it uses an enclosing trace, such as the axis of a mesh
             self._step = self._eager_step
             return self._step(*args)
 
@@ -373,7 +373,7 @@ class _Trial:
         )
 
     def _seen(self, updates: list[Any], change: Part) -> list[Any]:
-        """All arrays of some updates, of tables a part."""
+        """Returns the arrays of all updates, with `change` applied to tables."""
         return [
             leaf
             for each in updates

@@ -1,27 +1,27 @@
-"""Sorting in compiled code, on one type of key.
+"""Sorting functions for compiled code, each for one dtype.
 
-Numba compiles its own sorts anew for every type of array and every function that uses
-them, a second or two each; these are compiled once.
+Numba compiles its own sorts again for every array type and every function that uses
+them, which takes a second or two each; these are compiled once.
 """
 
 import numpy as np
 
 from edbatch.kernel import kernel
 
-_RUN = 16  # items that are sorted by insertion, before sorted runs are merged
+_RUN = 16  # items sorted by insertion before runs are merged
 
 
 @kernel
 def stable_order(key: np.ndarray) -> np.ndarray:
-    """Lists the places of ascending keys; equal ones stay in their order.
+    """Returns the indices that sort keys in ascending order; stable.
 
-    A merge sort from the bottom up, O(n log n).
+    A bottom-up merge sort, O(n log n).
 
     Args:
         key: The keys, ``[n] int64``.
 
     Returns:
-        The places, ``[n] int64``.
+        The indices, ``[n] int64``.
 
     Example:
         >>> stable_order(np.array([3, 1, 3, 0])).tolist()
@@ -57,19 +57,19 @@ def stable_order(key: np.ndarray) -> np.ndarray:
 
 @kernel
 def order_by_weight(weight: np.ndarray) -> np.ndarray:
-    """Lists the places of descending weights; equal ones stay in their order.
+    """Returns the indices that sort weights in descending order; stable.
 
     Args:
         weight: Numbers of at least 0, ``[n] float64``, contiguous.
 
     Returns:
-        The places, ``[n] int64``.
+        The indices, ``[n] int64``.
 
     Example:
         >>> order_by_weight(np.array([2.0, 0.0, 7.5, 2.0])).tolist()
         [2, 0, 3, 1]
     """
-    bits = weight.view(np.int64)  # of numbers that are not negative, in their order
+    bits = weight.view(np.int64)  # has the order of the weights, as none is negative
     key = np.empty(len(bits), np.int64)
     for k in range(len(bits)):
         key[k] = ~bits[k]
@@ -78,13 +78,13 @@ def order_by_weight(weight: np.ndarray) -> np.ndarray:
 
 @kernel
 def distinct(key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Lists the distinct keys, as `numpy.unique` with inverse.
+    """Returns the distinct keys, as `numpy.unique` with ``return_inverse=True``.
 
     Args:
         key: The keys, ``[n] int64``.
 
     Returns:
-        The distinct ones, ascending, ``[m] int64``, and the place of each key among
+        The distinct keys, ascending, ``[m] int64``, and the index of each key among
         them, ``[n] int32``.
 
     Example:
@@ -105,7 +105,7 @@ def distinct(key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @kernel
 def sort_in_place(values: np.ndarray) -> None:
-    """Sorts a few numbers, ascending.
+    """Sorts a small array in ascending order.
 
     A shell sort with gaps of 1, 4, 13, 40 and so on (Knuth 1973), O(n ** 1.5).
 

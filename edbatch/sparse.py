@@ -1,13 +1,13 @@
-"""Gradients of tables, such as embeddings, as the rows that were looked up.
+"""Sparse gradients of tables, such as embeddings: only the rows that were looked up.
 
-The gradient of an embedding table is zero in all rows but those of the words that the
-minibatch holds, yet as an array it is as large as the table: it is allocated, cleared,
-added to, summed over devices, and an optimizer then goes through table and moments in
-full. `value_and_grad` gives rows and values instead, and `update` applies an optimizer
-of optax to these rows alone. PyTorch has the same as ``sparse=True`` of its
+The gradient of an embedding table is zero except in the rows of the words in the
+minibatch, yet as an array it is as large as the table: it is allocated, zeroed,
+accumulated and summed over devices, and an optimizer then updates the whole table and
+its moments. `value_and_grad` returns rows and values instead, and `update` applies an
+Optax optimizer to these rows only. The equivalent in PyTorch is ``sparse=True`` of
 `Embedding`, with `SparseAdam` as the optimizer.
 
-Cells are written as ever, with ``params["embedding"][word]``.
+Cells are written as usual, with ``params["embedding"][word]``.
 """
 
 from collections.abc import Callable, Iterable
@@ -34,13 +34,13 @@ Paths = str | Iterable[str | tuple[Any, ...]]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class SparseRows:
-    """A gradient of a table of ``N`` rows: some of its rows, with values. A pytree.
+    """Sparse gradient of a table of ``N`` rows: row indices and values. A pytree.
 
     Attributes:
-        rows: Numbers of rows, ``[S] int32``. A row may stand there several times: its
-            gradient is the sum of its values. ``N`` marks places that are not in use.
-        values: Their values, ``[S, ...]``, of the table's dtype; zeros in places that
-            are not in use.
+        rows: Row indices, ``[S] int32``. A row may occur several times: its gradient is
+            the sum of its values. ``N`` marks unused places.
+        values: Their values, ``[S, ...]``, with the table's dtype; zero in unused
+            places.
         num_rows: ``N``.
 
     Example:
@@ -61,7 +61,7 @@ class SparseRows:
         """Returns the same gradient with each row once, in ascending order.
 
         Returns:
-            As many places, of which fewer are in use.
+            The gradient, with the same number of places, fewer of them in use.
 
         Example:
             >>> rows = jnp.array([2, 0, 2])
@@ -78,14 +78,14 @@ class SparseRows:
         return SparseRows(rows, self._sum(place, len(rows)), self.num_rows)
 
     def _sum(self, places: Array, count: int) -> Array:
-        """Adds the values up at places, those of half a precision in float32."""
+        """Sums the values by place; half-precision values are summed in float32."""
         values = self.values
         sums = jnp.zeros((count, *values.shape[1:]), sum_dtype(values.dtype))
         sums = sums.at[places].add(values.astype(sums.dtype), mode="drop")
         return sums.astype(values.dtype)
 
     def __repr__(self) -> str:
-        """Says how many places it has, and of which table."""
+        """Number of places, and dtype and shape of the table."""
         shape = [self.num_rows, *self.values.shape[1:]]
         return f"SparseRows({len(self.rows)} rows of {self.values.dtype}{shape})"
 
@@ -93,29 +93,30 @@ class SparseRows:
 def value_and_grad(
     loss: Callable[..., Any], tables: Paths, *, has_aux: bool = False
 ) -> Callable[..., tuple[Any, Any]]:
-    """Like `jax.value_and_grad`, with the gradient of some tables as `SparseRows`.
+    """Like `jax.value_and_grad`, but the gradients of some tables are `SparseRows`.
 
     The loss may call batched functions (`edbatch.Batched.apply`,
     `edbatch.Sharded.apply`) several times. Their cells must read the tables by whole
-    rows only, as ``table[number]`` or ``table[numbers]`` do, and nothing else in the
+    rows only, as in ``table[number]`` or ``table[numbers]``, and nothing else in the
     loss may read them. The loss is traced twice, the first time without the model.
 
     Args:
         loss: ``loss(params, *args, **kwargs)``, returns a scalar, or a scalar and any
             pytree if `has_aux`.
-        tables: Which leaves of the parameters: a path such as ``"encoder.embedding"``,
-            as `jax.tree_util.keystr` writes it with ``simple=True, separator="."``, or
-            key paths of JAX; or several. ``""`` if the parameters are one array.
+        tables: The leaves of the parameters with sparse gradients: a path such as
+            ``"encoder.embedding"``, as formatted by `jax.tree_util.keystr` with
+            ``simple=True, separator="."``, or several such paths or JAX key paths.
+            ``""`` if the parameters are one array.
         has_aux: As for `jax.value_and_grad`.
 
     Returns:
         A function of the loss's arguments, for use under `jax.jit`: it returns the
-        loss's value and the gradient, a pytree as ``params`` with a `SparseRows` in
+        loss's value and the gradient, a pytree like ``params`` with a `SparseRows` in
         place of each table.
 
     Raises:
         PlanError: When called: there is no such leaf, a cell or the loss reads a table
-            otherwise, or nothing looks it up.
+            in another way, or nothing looks it up.
 
     Example:
         >>> import edbatch as eb
@@ -157,7 +158,7 @@ def value_and_grad(
 
 @dataclass(frozen=True, eq=False)
 class _Leaves:
-    """The arrays of the parameters: the tables that are asked for, and the others."""
+    """The arrays of the parameters, split into the chosen tables and the others."""
 
     tree: Any
     places: list[int]  # of the tables among all arrays
@@ -175,7 +176,7 @@ class _Leaves:
         return cls(tree, places, names, [leaves[k] for k in places], others)
 
     def join(self, others: Iterable[Any], tables: Iterable[Any]) -> Any:
-        """A pytree as the parameters, of these."""
+        """Rebuilds a pytree like the parameters from both kinds of arrays."""
         own, rest = dict(zip(self.places, tables, strict=True)), iter(others)
         count = self.tree.num_leaves
         return self.tree.unflatten(
@@ -184,9 +185,9 @@ class _Leaves:
 
 
 def _differentiate(run: Callable[..., Any], leaves: _Leaves) -> tuple[Any, Any, Any]:
-    """The value, what else was returned, and the gradient, of tables as rows.
+    """Returns the value, the auxiliary output, and the gradient, sparse for tables.
 
-    Probes are zeros that are added to what batched functions look up, so their
+    Probes are zeros that are added to the rows that batched functions look up, so their
     cotangents are the values of the rows.
     """
     which: list[tuple[int, ...]] = []  # the tables that each call looks up
@@ -214,7 +215,7 @@ def _differentiate(run: Callable[..., Any], leaves: _Leaves) -> tuple[Any, Any, 
 
 
 def _new_probes(run: Callable[..., Any], leaves: _Leaves) -> list[Probes]:
-    """Zeros in the shapes of what the loss looks up."""
+    """Returns zeros with the shapes of the rows that the loss looks up."""
 
     def probe(others: list[Array], own: list[Array]) -> tuple[Any, list[Probes]]:
         value, (_, asked) = run(others, own, None)
@@ -235,32 +236,32 @@ def update(
     params: Any,
     **extra: Any,
 ) -> tuple[Any, Any]:
-    """Applies an optimizer of optax to dense gradients and to rows of tables.
+    """Applies an Optax optimizer to dense gradients and to rows of tables.
 
-    Of a table only the rows that the minibatch looked up are read and written, and so
-    of its moments: momentum, decay of moments and of weights act on a row when it is
-    looked up, as in `SparseAdam` of PyTorch and ``LazyAdam`` of TensorFlow. Where a
-    zero gradient changes nothing, as in `optax.sgd` without momentum and in
-    `optax.adagrad`, that is what the dense gradient does; norms of the gradient
-    (`optax.clip_by_global_norm`) are the same, too.
+    Only those rows of a table, and of its moments, that the minibatch looked up are
+    read and written. Momentum, decay of moments and weight decay therefore act on a row
+    only when it is looked up, as in PyTorch's `SparseAdam` and TensorFlow's
+    ``LazyAdam``. The result equals that of the dense gradient where a zero gradient
+    changes nothing, as in `optax.sgd` without momentum and in `optax.adagrad`. Norms of
+    the gradient (`optax.clip_by_global_norm`) are the same, too.
 
     Args:
-        optimizer: An optimizer of optax that treats each element by itself, but for
-            what it takes of the norm of the whole gradient.
-        gradient: The gradient, a pytree as `value_and_grad` returns it.
-        state: The optimizer's state, at first ``optimizer.init(params)``.
+        optimizer: An Optax optimizer that treats each element independently; it may use
+            the norm of the whole gradient.
+        gradient: The gradient, a pytree as returned by `value_and_grad`.
+        state: The optimizer's state, initially ``optimizer.init(params)``.
         params: The parameters.
-        **extra: What some optimizers take beside these, such as ``value``, the loss;
-            others do not look at it. With rows the optimizer is tried on small arrays
-            first, where arrays among these are ones.
+        **extra: Extra arguments that some optimizers take, such as ``value``, the loss;
+            others ignore them. With sparse gradients the optimizer is first tried on
+            small arrays, and arrays in these arguments are replaced by ones there.
 
     Returns:
         The parameters and the state.
 
     Raises:
-        PlanError: The optimizer keeps something of another shape for a table, gives a
-            row something else than it does with the whole table, or adds up gradients
-            of several steps, as `optax.MultiSteps` does.
+        PlanError: The optimizer keeps an array of another shape for a table, updates a
+            row differently than with the whole table, or accumulates gradients of
+            several steps, as `optax.MultiSteps` does.
 
     Example:
         >>> import optax
@@ -307,14 +308,14 @@ def update(
 
 
 class _Owner(NamedTuple):
-    """A leaf of an optimizer's state, and the gradient of what it is kept for."""
+    """A leaf of an optimizer's state, and the gradient of the parameter it is for."""
 
     leaf: Any
     rows: Any
 
 
 def _owners(optimizer: Any, state: Any, params: Any, gradient: Any) -> Any:
-    """The state of an optimizer, with what each leaf belongs to."""
+    """Pairs each leaf of an optimizer's state with its parameter's gradient."""
     import optax
 
     try:
@@ -326,7 +327,7 @@ def _owners(optimizer: Any, state: Any, params: Any, gradient: Any) -> Any:
             transform_non_params=lambda each: _Owner(each, None),
             is_leaf=lambda each: isinstance(each, optax.MaskedNode),
         )
-    except Exception as error:  # optax names none for it
+    except Exception as error:  # Optax documents no specific exception
         expected = _structure_of_state(optimizer, params)
         if expected is not None and jax.tree.structure(state) != expected:
             raise PlanError(
@@ -345,7 +346,7 @@ def _owners(optimizer: Any, state: Any, params: Any, gradient: Any) -> Any:
 def _structure_of_state(optimizer: Any, params: Any) -> Any:
     try:
         return jax.tree.structure(jax.eval_shape(optimizer.init, params))
-    except Exception:  # of code of others
+    except Exception:  # third-party code may raise anything
         return None
 
 
@@ -354,7 +355,7 @@ def _is_owner(each: Any) -> bool:
 
 
 def _is_of_rows(each: Any) -> bool:
-    """Whether a leaf of a state is kept for a table, which is not masked."""
+    """Whether a leaf of a state belongs to a table and is not masked."""
     import optax
 
     return (
@@ -369,7 +370,7 @@ def _is_rows(each: Any) -> bool:
 
 
 def _part(array: Any, rows: Any) -> Any:
-    """The rows of an array that a gradient has; all of it if that is dense."""
+    """Returns the rows of an array that a sparse gradient has; all if it is dense."""
     if not isinstance(rows, SparseRows):
         return array
     expected = (rows.num_rows, *rows.values.shape[1:])
@@ -383,7 +384,7 @@ def _part(array: Any, rows: Any) -> Any:
 
 
 def _whole(array: Any, part: Any, rows: Any) -> Any:
-    """An array with the rows of a part in their places."""
+    """Writes updated rows back into the whole array."""
     if not isinstance(rows, SparseRows):
         return part
     array = jnp.asarray(array)
@@ -391,7 +392,7 @@ def _whole(array: Any, part: Any, rows: Any) -> Any:
 
 
 def _places(tables: Paths, paths: list[tuple[Any, ...]]) -> list[int]:
-    """Positions of the chosen leaves of the parameters."""
+    """Returns the positions of the chosen leaves of the parameters."""
     if isinstance(tables, str):
         tables = [tables]
     if not isinstance(tables, Iterable):
@@ -423,7 +424,7 @@ def _places(tables: Paths, paths: list[tuple[Any, ...]]) -> list[int]:
 
 
 def _joined(parts: list[tuple[Array, Array]], table: Array) -> SparseRows:
-    """The lookups of all calls, and of all devices, one after the other."""
+    """Concatenates the lookups of all calls and all devices."""
     shape = table.shape[1:]
     rows = [rows.reshape(-1) for rows, _ in parts]
     values = [values.reshape(-1, *shape) for _, values in parts]
@@ -433,7 +434,7 @@ def _joined(parts: list[tuple[Array, Array]], table: Array) -> SparseRows:
 
 
 def _read_by_rows_only(name: str) -> Callable[[Array], Array]:
-    """An identity whose result may not be differentiated by."""
+    """Returns an identity function whose result must not receive a cotangent."""
 
     @jax.custom_vjp
     def table(array: Array) -> Array:

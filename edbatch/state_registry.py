@@ -1,4 +1,4 @@
-"""Finds the state that parameters, recordings and plans belong to."""
+"""Finds the `ModelState` that parameters, recordings and plans belong to."""
 
 import pickle
 import threading
@@ -26,17 +26,18 @@ _RECORDING = "a recording"
 class StateRegistry:
     """The states of one model, one per structure, shapes and dtypes of parameters.
 
-    Recordings and plans know their types, and so their state. What is bound is a
-    default only, for instances that come without either: that of the latest `bind`,
-    or else of the first run. To record or plan for other parameters changes no default.
+    Recordings and plans have types, which determine their state. The bound state is
+    only the default for instances without parameters or recordings: the state of the
+    latest `bind`, otherwise that of the first run. Recording or planning for other
+    parameters does not change the default.
 
     Args:
         model: The model.
-        options: What planning goes by.
+        options: Options of planning.
 
     Attributes:
         model: The model.
-        options: What planning goes by; cached plans know by which they were made.
+        options: Options of planning; they are part of the key of a cached plan.
     """
 
     def __init__(self, model: Callable[..., Any], options: Options) -> None:
@@ -47,7 +48,7 @@ class StateRegistry:
         self._lock = threading.Lock()
 
     def __copy__(self) -> "StateRegistry":
-        """Returns a registry of its own, of the same states."""
+        """Returns an independent registry of the same states."""
         found = StateRegistry(self.model, self.options)
         with self._lock:
             found._states, found._bound = dict(self._states), self._bound
@@ -70,41 +71,41 @@ class StateRegistry:
             }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Finds the keys of the states again."""
+        """Computes the keys of the states again."""
         self.model, self.options = state["model"], state["options"]
         self._states, self._bound = {}, state["bound"]
         self._lock = threading.Lock()
         for each in state["states"]:
             each.types.model = self.model
-            each.order = key_order(each.types.params_spec)  # that of its stand-in
+            each.order = key_order(each.types.params_spec)  # the stand-in's order
             key = _signature(each.types.params_spec, each.types.x64)
             self._states[(key, each.order) if key in self._states else key] = each
 
     def bind(self, params: Any) -> None:
-        """Makes the state of some parameters the default."""
+        """Makes the state of the given parameters the default."""
         state = self.of_params(params)
         with self._lock:
             self._bound = state
 
     def of_params(self, params: Any) -> ModelState:
-        """Returns the state of parameters, a new one if they are the first of theirs.
+        """Returns the state of parameters; creates it if needed.
 
         Args:
             params: Parameters, or their shapes.
 
         Returns:
-            Their state, which does not become the default; see `bind`.
+            Their state. It does not become the default; see `bind`.
 
         Raises:
-            PlanError: They are no parameters.
+            PlanError: `params` are not parameters.
         """
         spec = abstract(params)
         key: Hashable = _signature(spec, x64_enabled())
         order = key_order(spec)
         with self._lock:
             known = self._states.get(key)
-            # JAX sorts the keys of dicts, as in the first step of an optimizer: only a
-            # model that lists them computes something else then.
+            # JAX sorts the keys of dicts, for example in the first optimizer step. Only
+            # models that iterate over the keys then compute something else.
             if known is not None and not known.takes_order(spec, order):
                 key = (key, order)
             if key not in self._states:
@@ -112,14 +113,14 @@ class StateRegistry:
             return self._states[key]
 
     def bind_first(self, state: ModelState) -> ModelState:
-        """Makes a state that runs the default if there is none yet; returns it."""
+        """Makes the state of a run the default if there is none; returns the state."""
         with self._lock:
             if self._bound is None:
                 self._bound = state
             return state
 
     def bind_planned(self, plan: Plan) -> None:
-        """Makes the state of a plan that runs the default if there is none yet."""
+        """Makes the state of a plan that runs the default if there is none."""
         if self._bound is None:
             types = recorded_types(plan.shape.program.types)
             self.bind_first(self.of_types(types, "the plan"))
@@ -142,18 +143,18 @@ class StateRegistry:
         return bound
 
     def of_types(self, types: TypeTable, what: str = _RECORDING) -> ModelState:
-        """Returns the state that recorded types belong to, or are taken over by.
+        """Returns the state that recorded types belong to, or that can adopt them.
 
         Args:
             types: The types of a recording or a plan.
-            what: Which of them it is, for messages.
+            what: Names the recording or plan, for messages.
 
         Returns:
             The state.
 
         Raises:
-            PlanError: They are types of another model, or of another setting of
-                ``jax_enable_x64``.
+            PlanError: The types belong to another model or another compute dtype, or
+                were recorded under another setting of ``jax_enable_x64``.
         """
         require_setting(types, what)
         with self._lock:
@@ -188,8 +189,8 @@ class StateRegistry:
             params: Parameters, or their shapes.
 
         Returns:
-            The state of the parameters if there are any, else that of the recordings,
-            else the default.
+            The state of the parameters if given, otherwise that of the recordings,
+            otherwise the default.
 
         Raises:
             PlanError: Recordings were made for other parameters, or by another model;
@@ -202,14 +203,14 @@ class StateRegistry:
         return self.checked(state, instances)
 
     def checked(self, state: ModelState, instances: Sequence[Any]) -> ModelState:
-        """Returns a state, to which the recordings of a minibatch have to belong.
+        """Checks that the recordings of a minibatch belong to a state.
 
         Args:
             state: The state.
             instances: Instances, recordings, or both.
 
         Returns:
-            The state.
+            The same state.
 
         Raises:
             PlanError: A recording was made for other parameters, or by another model.
@@ -229,16 +230,16 @@ class StateRegistry:
         return state
 
     def adopt_plan(self, plan: Plan) -> tuple[ModelState, Plan]:
-        """Finds the state of a plan.
+        """Finds the state of a plan, and converts the plan to the state's types.
 
         Args:
-            plan: A plan, from elsewhere perhaps.
+            plan: A plan, possibly from another process.
 
         Returns:
-            Its state, and the plan as one of this state's types.
+            Its state, and the converted plan.
 
         Raises:
-            EdbatchError: It is a plan of another model, or of changed cells.
+            EdbatchError: The plan belongs to another model, or its cells have changed.
         """
         types = recorded_types(plan.shape.program.types)
         state = self.of_types(types, "the plan")
@@ -246,7 +247,7 @@ class StateRegistry:
 
     @property
     def cache_info(self) -> CacheInfo:
-        """Hits, misses and memory of all plans kept; each state may keep as many."""
+        """Hits, misses and memory of all cached plans; the limit is per state."""
         with self._lock:
             infos = [each.planning.plans.info for each in self._states.values()]
         return CacheInfo(

@@ -1,8 +1,8 @@
-"""Targets: everything that the kind of a device decides, in one place.
+"""Targets: all settings that depend on the kind of device, in one place.
 
-A target is chosen by the device that will run, and is part of what a program is
-compiled for. Nothing else in edbatch asks which device there is. The numbers were
-measured on CPUs; those of GPUs follow from counts of kernels, and others have the same.
+The target is chosen by the device that will run a program, and the program is compiled
+for it. No other part of edbatch checks the kind of device. The CPU numbers were
+measured; those of GPUs follow from kernel counts, and all other devices share them.
 """
 
 import functools
@@ -18,66 +18,65 @@ Option = bool | int | str  # a value of an option of XLA
 
 @dataclass(frozen=True)
 class Target:
-    """Settings of programs that a kind of device decides.
+    """Settings of programs for one kind of device.
 
     Attributes:
         kind: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
-        widths: Widths of chunks that `eb.Sizes` takes by default, in rows, ascending.
-        chunk_overhead: Cost of running one more chunk that it takes by default, in
-            rows.
-        member_widths: Widths that chunks of families may have beside these, where
-            ``widths`` are the default. A batch of a family is what reads one member's
-            parameters, so it is small and its size much the same for all members.
-        fence: How reads are kept apart from later writes. On CPUs XLA drops
-            optimization barriers before it fuses operations, but fuses nothing across a
-            loop, of zero iterations here: ``"loop"``; else ``"barrier"``.
-        fenced_slice: Elements from which on a slice is read before it is used; None for
-            none. XLA's CPU backend reads a slice where it is used, element by element,
-            and then does not vectorise what uses it: a lattice LSTM of 128, whose
-            slices have up to 16,384 elements, takes 18 in place of 23 ms with the
-            fence. Below, it would cost more.
-        page_bytes: Matrices whose rows lie a multiple of so many bytes apart get
-            columns of padding; 0 for none. See `edbatch.cell.lowering`.
-        line_bytes: Bytes of these columns.
-        padded_bytes: Larger matrices than so many bytes get them.
-        pretransposed_bytes: Matrices of up to so many bytes are transposed once, before
-            the loops, for the backward pass; 0 for none. See
+        widths: Default chunk widths of `eb.Sizes`, in rows, ascending.
+        chunk_overhead: Default cost in `eb.Sizes` of running one more chunk, in rows.
+        member_widths: Additional chunk widths for families, if ``widths`` are the
+            default. A batch of a family reads one member's parameters, so batches are
+            small and have much the same size for all members.
+        fence: How reads are ordered before later writes. On CPUs XLA drops optimization
+            barriers before fusion, but does not fuse across a loop, here one of zero
+            iterations: ``"loop"``. Elsewhere ``"barrier"``.
+        fenced_slice: Slices of at least this many elements are read before they are
+            used; None for none. Otherwise XLA's CPU backend reads a slice at its use,
+            element by element, and does not vectorise the operation that uses it. With
+            the fence, a lattice LSTM of 128, whose slices have up to 16,384 elements,
+            takes 18 instead of 23 ms. For smaller slices the fence would cost more.
+        page_bytes: Matrices with a row stride that is a multiple of this many bytes get
+            padding columns; 0 for none. See `edbatch.cell.lowering`.
+        line_bytes: Bytes of padding per row.
+        padded_bytes: Only matrices larger than this are padded.
+        pretransposed_bytes: Weights of up to this many bytes are transposed once for
+            the backward pass, before the loops; 0 for none. See
             `edbatch.cell.transposed_weight`.
-        taped_contraction: Cells without operands run in few and wide chunks, so their
-            products are computed again in the backward pass, but for those that
-            contract so many elements or more, whose results are kept on tapes; 0 for
-            none of them. Value and gradient of a tree-LSTM on one core, whose leaves
-            are such cells, take 3% less at hidden 128 and 4% less at 256; on two cores
-            as long.
-        gather_row_ns: How much longer a row takes to gather than to read in a slice, if
-            its chunk is not wide.
-        align_node_ns: What a node must gain to be laid out aligned: the time that this
-            takes the host, 90 to 230 ns for 64 sentences, and that of more loops in the
-            program.
-        own_memory: Whether arrays have to be sent to it. A loader sends plans ahead
-            then: an explicit transfer takes the host 0.2 ms for all arrays of a plan,
-            in its threads; that of a call of `jax.jit` 0.01 ms, while the device waits.
-        control: How a program comes to the code of a chunk: ``"loops"``, nested, one
+        taped_contraction: In cells without operands, which run in few, wide chunks, the
+            backward pass recomputes products, except those that contract at least this
+            many elements: their results are kept on tapes. 0 recomputes all. On one
+            core, value and gradient of a tree-LSTM, whose leaves are such cells, take
+            3% less time at hidden 128 and 4% less at 256; on two cores the same time.
+        gather_row_ns: Extra time to gather a row rather than read it in a slice, if its
+            chunk is not wide.
+        align_node_ns: Minimum gain per node for an aligned layout: the time to compute
+            it on the host, 90 to 230 ns for 64 sentences, plus the cost of more loops
+            in the program.
+        own_memory: Whether arrays must be transferred to the device. If so, a loader
+            transfers plans ahead: an explicit transfer of all arrays of a plan takes
+            0.2 ms of host time, in the loader's threads; the implicit transfer of a
+            `jax.jit` call takes 0.01 ms, while the device waits.
+        control: How a program reaches the code of a chunk: ``"loops"``, nested, one
             per type, width and set of slices; or ``"switch"``, one loop over chunks.
             See `edbatch.executor`.
-        ungrouped_loops: Up to so many loops, the loop around a group of them costs more
-            than it saves.
-        integer_rows: Whether loops carry the bits of arrays of bfloat16: see
+        ungrouped_loops: Up to this many loops, an outer loop around a group of them
+            costs more than it saves.
+        integer_rows: Whether loops carry bfloat16 arrays as their bits; see
             `edbatch.cell.half_rows`.
-        coarse_options: Options of XLA for coarse programs, which compile fast; those
-            that it does not know are left out. On CPUs without optimization by LLVM
-            and without the emitters of fusions: value and gradient of a tree-LSTM,
-            hidden 64, take 0.7 in place of 4.3 CPU seconds to compile, and three times
-            as long to run. The XLA of JAX 0.12 has no other emitters any more, so that
+        coarse_options: XLA options for coarse programs, which compile fast; options
+            unknown to the installed XLA are omitted. On CPUs they turn off LLVM
+            optimization and the fusion emitters: value and gradient of a tree-LSTM,
+            hidden 64, take 0.7 instead of 4.3 CPU seconds to compile, and three times
+            as long to run. The XLA of JAX 0.12 always uses the fusion emitters, so
             coarse programs take about twice as long to compile there.
-        small_product: A program has small products if none of its cells takes more
-            multiply-adds for one row, and three quarters of all multiply-adds are in
-            types that have wide chunks.
-        wide_chunk: Rows from which on a chunk is wide.
-        small_product_options: Options of XLA for the fine programs with small products.
-            On CPUs their products run by Eigen in place of YNNPACK, whose threads cost
-            more than they bring; Eigen prepares the weights for each chunk, which costs
-            more than that where chunks are narrow: see "Products of small cells" in
+        small_product: A program has small products if each of its cells takes at most
+            this many multiply-adds per row, and three quarters of all multiply-adds are
+            in types with wide chunks.
+        wide_chunk: Minimum rows of a wide chunk.
+        small_product_options: XLA options for fine programs with small products. On
+            CPUs, Eigen computes their products instead of YNNPACK, whose threads cost
+            more than they gain. Eigen packs the weights again for each chunk, which
+            costs even more where chunks are narrow. See "Products of small cells" in
             docs/results.md.
     """
 
@@ -121,14 +120,15 @@ CPU = Target(
     small_product=2**16,
     small_product_options=(("xla_cpu_experimental_ynn_fusion_type", ""),),
 )
-# On one core YNNPACK has no threads to gain by, and Eigen is faster with larger cells,
-# too, if all their weights are transposed before: those of 2**21 multiply-adds take at
-# most so many bytes. See "Products of small cells" in docs/results.md.
+# On one core YNNPACK gains nothing from threads, and Eigen is also faster for larger
+# cells, if all their weights are pre-transposed: weights of 2**21 multiply-adds take at
+# most 2**23 bytes. See "Products of small cells" in docs/results.md.
 CPU_OF_ONE_CORE = replace(
     CPU, small_product=2**21, pretransposed_bytes=2**23, taped_contraction=128
 )
-# Widths that tensor cores multiply without padding, and few: each is compiled by
-# itself, and a chunk costs some fourteen kernels, as much as many rows: scaling.md.
+# Widths that tensor cores multiply without padding. There are few, since each width is
+# compiled separately, and a chunk costs about fourteen kernels, as much as many rows:
+# see scaling.md.
 GPU = Target(
     "gpu",
     widths=(16, 32, 64, 128, 256, 512, 1024),
@@ -148,8 +148,8 @@ def target_of(platform: str) -> Target:
         platform: Its name in JAX, such as ``jax.devices()[0].platform``.
 
     Returns:
-        The target; that of GPUs for ``"gpu"``, ``"cuda"``, ``"rocm"`` and for unknown
-        ones. That of a CPU is another one if the process may use one core alone.
+        The target; the GPU target for ``"gpu"``, ``"cuda"``, ``"rocm"`` and unknown
+        platforms. CPUs have another target if the process may use only one core.
 
     Example:
         >>> target_of("cpu").fence, target_of("cuda").kind
@@ -162,25 +162,25 @@ def target_of(platform: str) -> Target:
 
 @functools.cache
 def _cpu() -> Target:
-    """Returns the target of this CPU; XLA counts its cores once, too."""
+    """Returns the target of this CPU; cached, as XLA also counts cores only once."""
     return CPU_OF_ONE_CORE if usable_cores() == 1 else CPU
 
 
 def choose_target(
     arrays: Any = (), mesh: Mesh | None = None, unknown: Target | None = None
 ) -> Target:
-    """Chooses the target of the device that would run a function now.
+    """Returns the target of the device that would run a function now.
 
     Args:
-        arrays: What the function is given, a pytree. Those that are committed to a
-            device, as by `jax.device_put`, decide.
-        mesh: The mesh that it runs on, which decides before them.
-        unknown: What to return if an array is traced, so that the device is not known
-            yet; by default the others decide.
+        arrays: The function's arguments, a pytree. The first array committed to a
+            device, as by `jax.device_put`, decides.
+        mesh: The mesh that the function runs on; takes precedence over `arrays`.
+        unknown: The result if an array is traced, so that the device is not known yet;
+            by default traced arrays are ignored.
 
     Returns:
-        The target; that of ``jax.default_device`` where nothing is committed, else of
-        the default backend.
+        The target. If no array is committed, that of ``jax.default_device``, or
+        otherwise that of the default backend.
 
     Example:
         >>> import jax.numpy as jnp

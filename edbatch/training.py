@@ -1,7 +1,7 @@
-"""Steps of an Optax optimizer over the minibatches of `edbatch.Loader`.
+"""Training loop: Optax optimizer steps over the minibatches of `edbatch.Loader`.
 
-The device is never idle: a step is checked when the next one was begun. What costs time
-in training, recording and planning, the loader does in its threads.
+Each step is checked only after the next one has been dispatched, so the device is never
+idle. The expensive host work, recording and planning, runs in the loader's threads.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ Loss = Callable[[Any, Plan, Any], Array]
 
 
 class Learned(NamedTuple):
-    """The values that a step changes.
+    """The values that a training step updates.
 
     Attributes:
         params: The parameters.
@@ -40,7 +40,7 @@ class Learned(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """A step that the device may still be computing."""
+    """A dispatched step, which the device may still be computing."""
 
     minibatch: Minibatch
     loss: Array
@@ -48,30 +48,30 @@ class _Begun(NamedTuple):
 
 
 class Trainer:
-    """Trains parameters, a minibatch per step.
+    """Trains parameters, one minibatch per step.
 
     Args:
         loss: ``loss(params, plan, targets)``, a number to minimise; traced by JAX. It
-            leaves out rows of padding (``plan.instance_mask``), which the last
-            minibatch of an epoch may have; the first such minibatch is used to check
-            that it does.
-        optimizer: The optimizer, of Optax; ``optax.MultiSteps``, too. It gets the loss
-            as ``value``, for those that look at it; one that asks for ``value_fn``, as
-            `optax.lbfgs` does, the gradient and the loss of the minibatch, too.
+            must ignore padding rows (``plan.instance_mask``), which the last minibatch
+            of an epoch may have. The first minibatch with padding is used to check
+            this.
+        optimizer: An Optax optimizer, or ``optax.MultiSteps``. It receives the loss as
+            ``value``. An optimizer that requires ``value_fn``, such as `optax.lbfgs`,
+            also receives the gradient and the loss function of the minibatch.
         params: The parameters before the first step.
         targets: ``[N, ...]``, a row per instance of the loader's data; ``loss`` gets
-            those of its minibatch, a row for each row of the result. None where
-            instances hold their targets: it gets None.
-        tables: Parameters whose gradient is computed and applied as rows, see
-            `edbatch.sparse.value_and_grad`; None for dense gradients.
+            the rows of its minibatch, one for each row of the result. None if the
+            instances hold their targets: ``loss`` then gets None.
+        tables: Parameters with sparse gradients, as for
+            `edbatch.sparse.value_and_grad`; None for dense gradients only.
 
     Attributes:
-        learned: Parameters and state of the optimizer after the last step. Those of a
-            checkpoint may be put there before the first one, as `Learned`.
-        losses: The loss of each step that was checked.
+        learned: Parameters and optimizer state after the last step. To resume from a
+            checkpoint, assign a `Learned` before the first step.
+        losses: The loss of each checked step.
 
     Raises:
-        TrainingError: The loss, the optimizer or the targets are none.
+        TrainingError: The loss, optimizer, parameters or targets have a wrong type.
 
     Example:
         >>> import edbatch as eb
@@ -149,16 +149,16 @@ class Trainer:
         self._checked_padding = False
 
     def step(self, minibatch: Minibatch) -> None:
-        """Begins a step, then checks the one before.
+        """Dispatches a step, then checks the previous one.
 
         Args:
             minibatch: A minibatch of an `edbatch.Loader`.
 
         Raises:
-            TrainingError: The step before left a loss or parameters that are not
-                finite; `learned` is what it left. Or the loss depends on rows of
-                padding, an instance has no target, or the minibatch or `learned` is
-                none.
+            TrainingError: The loss or parameters of the previous step are not finite;
+                `learned` is the result of that step. Or the loss depends on padding
+                rows, an instance has no target, or the minibatch or `learned` has a
+                wrong type.
         """
         check_type(
             TrainingError,
@@ -191,7 +191,7 @@ class Trainer:
         self._begun = _Begun(minibatch, loss, is_finite)
 
     def _check_padding(self, plan: Plan, targets: Any) -> None:
-        """Computes a step of the same program, with other results in padding."""
+        """Checks that the loss stays the same when padding rows have other results."""
         other = replace(plan, rows=jax.tree.map(_first_row_as_padding, plan.rows))
         one, two = (
             float(self._update(self.learned, each, targets)[1])
@@ -214,7 +214,7 @@ class Trainer:
             `learned`.
 
         Raises:
-            TrainingError: It left a loss or parameters that are not finite.
+            TrainingError: Its loss or parameters are not finite.
         """
         if self._begun is not None:
             begun, self._begun = self._begun, None
@@ -241,7 +241,7 @@ def _check_differentiable(params: Any) -> None:
 
 
 def _first_row_as_padding(rows: Any) -> Any:
-    """Points rows of padding, which read zeros, to what the first instance has."""
+    """Makes padding rows, which read zeros, read the first instance's result."""
     numbers = np if isinstance(rows, np.ndarray) else jnp
     return numbers.where(rows == ZERO_ROW, rows[:1], rows)
 
@@ -254,7 +254,7 @@ def _update(
     plan: Plan,
     targets: Any,
 ) -> tuple[Learned, Array, Array]:
-    """Computes a step: what it learned, the loss, and whether all is finite."""
+    """Computes a step: its result, the loss, and whether all numbers are finite."""
     value, gradient = value_and_grad(learned.params, plan, targets)
     before = learned.optimizer_state, learned.params
     try:
@@ -262,7 +262,7 @@ def _update(
     except TypeError as error:
         if "value_fn" not in str(error):
             raise
-        params, state = sparse.update(  # it searches along a line, as optax.lbfgs does
+        params, state = sparse.update(  # it uses a line search, as optax.lbfgs does
             optimizer,
             gradient,
             *before,

@@ -1,10 +1,10 @@
-"""Gradients of a batched function and of its model, one instance at a time.
+"""Compares gradients of a batched function with those of its unbatched model.
 
-What is differentiated is the sum of all floating outputs, each number times a random
-weight, so that no two errors cancel. In half precision, be it of the parameters or of
-what is computed, it is also differentiated with weights of one: a sum that rounds to
-half precision at each step stands still at some hundred terms of one sign, which is
-hidden among terms of both.
+The differentiated function is the sum of all floating outputs, each number times a
+random weight, so that errors do not cancel. With parameters or computation in half
+precision, weights of one are used as well: a sum rounded to half precision at each step
+stops growing after some hundred terms of one sign, and terms of both signs would hide
+this.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -43,12 +43,13 @@ def compare_gradients(
         batched: The batched function.
         params: The parameters.
         plan: The plan of the instances.
-        model: The model of one instance, called with its place, too.
+        model: The unbatched model, called with parameters, instance and its index.
         instances: The instances.
-        tolerance: As for `edbatch.verify`; None for what rounding allows.
-        seed: Decides the weights of the outputs.
+        tolerance: As for `edbatch.verify`; None for the one derived from rounding.
+        seed: Seed of the weights of the outputs.
         rng: The key for cells that draw random numbers, or None.
-        precise_model: As ``model``, but without a compute dtype; None if there is none.
+        precise_model: Like ``model`` but without the compute dtype; None if there is no
+            compute dtype.
 
     Returns:
         The largest difference, divided by the gradient's largest entry if above 1.
@@ -71,16 +72,16 @@ def compare_gradients(
     ones = _weights_of_one(result)
     try:
         return max(worst, worst_of(ones, model))
-    except VerificationError:  # the model by itself may be the one that stands still
+    except VerificationError:  # the sum may have stopped growing in the model itself
         return max(worst, worst_of(ones, precise_model))
 
 
 def _batched_gradient(batched: BatchedFunction) -> Callable[..., list[Any]]:
-    """The gradient of a batched function's outputs times weights.
+    """Returns the gradient of the weighted sum of a batched function's outputs.
 
-    Of a sharded function `jax.grad` runs the fine program outside of a compiled
-    function, whatever tier is set: so coarse ones run in a function that is compiled as
-    steps of training are.
+    Outside a compiled function, `jax.grad` of a sharded function always runs the fine
+    program, whatever the tier. For the coarse tier, the gradient is therefore compiled
+    like a training step.
     """
 
     def gradient(params: Any, plan: Any, rng: Any, weights: Any) -> list[Any]:
@@ -103,7 +104,7 @@ def _compare_weighted(
     weights: Any,
     tolerance: float | None,
 ) -> float:
-    """As `compare_gradients`, of a minibatch's gradient, for given weights."""
+    """Compares a minibatch's gradient with the model's, for given output weights."""
     shares = split_instances(weights, len(instances))
 
     def of_one(own: Any, k: int) -> list[Any]:
@@ -132,12 +133,12 @@ def _compare_weighted(
 
 
 def has_float(tree: Any) -> bool:
-    """Tells whether a pytree has floating leaves."""
+    """Returns whether a pytree has floating leaves."""
     return any(map(_is_float, jax.tree.leaves(tree)))
 
 
 def _random_weights(result: Any, seed: int) -> Any:
-    """A random number for each number of the floating leaves; others as they are."""
+    """Returns random numbers for the floating leaves; other leaves are kept."""
     random = np.random.default_rng(seed)
     return jax.tree.map(
         lambda each: (
@@ -157,9 +158,9 @@ def _weights_of_one(result: Any) -> Any:
 
 
 def _sums(parts: Iterable[Sequence[Any]]) -> list[np.ndarray]:
-    """Adds up gradients of instances in float64; the sums have their dtype.
+    """Adds up gradients of instances in float64, and casts the sums back.
 
-    One instance's gradient is held at a time.
+    Only one instance's gradient is in memory at a time.
     """
     parts = iter(parts)
     first = [np.asarray(each) for each in next(parts)]
@@ -173,7 +174,7 @@ def _sums(parts: Iterable[Sequence[Any]]) -> list[np.ndarray]:
 def _in_single_precision(
     model: Callable[[Any, Any, int], Any],
 ) -> Callable[[Any, Any, int], Any]:
-    """The model with parameters of single precision where they are of half."""
+    """Returns the model with its half-precision parameters cast to float32."""
 
     def run(params: Any, instance: Any, place: int) -> Any:
         single = jax.tree.map(
@@ -209,7 +210,7 @@ def _is_float(leaf: Any) -> bool:
 
 
 def _split(params: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
-    """Separates the floating leaves; the function puts them back."""
+    """Returns the floating leaves, and a function that puts them back."""
     leaves, treedef = jax.tree.flatten(params)
     floating = [k for k, leaf in enumerate(leaves) if _is_float(leaf)]
 

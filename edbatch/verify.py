@@ -1,4 +1,4 @@
-"""Comparison of a batched function with the model that it batches."""
+"""`eb.verify`: compares a batched function with its unbatched model."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -26,7 +26,7 @@ from edbatch.recording import minibatch_of
 from edbatch.rounding import Rounding, coarsest_roundings, rounding_of
 from edbatch.verified_gradients import compare_gradients, has_float
 
-Values = list[list[list[np.ndarray]]]  # what each instance got each time it asked
+Values = list[list[list[np.ndarray]]]  # per instance, per read, the arrays it read
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class Verification:
         outputs: Number of output numbers compared.
         max_output_error: Largest absolute difference of an output, divided by the
             output's largest entry if above 1.
-        max_gradient_error: Likewise, of a gradient with respect to a parameter; None if
+        max_gradient_error: The same for gradients with respect to a parameter; None if
             gradients were not compared.
-        close_choices: Instances that the model takes along another path when it runs by
-            itself, since a value that it looked at differs by rounding.
+        close_choices: Number of instances for which the unbatched model takes another
+            path on its own, since a value that it reads differs by rounding.
 
     Example:
         >>> import edbatch as eb
@@ -74,40 +74,40 @@ def verify(
 ) -> Verification:
     """Compares a batched function with the unbatched model, number by number.
 
-    Outputs of every instance are compared, and the gradients with respect to the
-    parameters of a random linear function of all floating outputs; of a function with a
-    ``compute_dtype``, or with parameters in half precision, those of the sum of all
-    floating outputs, too.
+    Compares the outputs of every instance, and the parameter gradients of a random
+    linear function of all floating outputs. For a function with a ``compute_dtype``, or
+    with half-precision parameters, the gradients of the sum of all floating outputs are
+    compared, too.
 
-    Of a model that asks for values (`edbatch.value`), the values are compared, too. It
-    is then handed those of the batched run, so that it takes the same path where two
-    choices lie within rounding of each other; `Verification.close_choices` counts the
-    instances that take another path by themselves.
+    If the model reads values (`edbatch.value`), these values are compared, too. The
+    unbatched model then gets the values of the batched run, so that it takes the same
+    path where two choices differ only by rounding; `Verification.close_choices` counts
+    the instances that take another path with their own values.
 
     Args:
-        batched: The batched function, of one device or of several.
+        batched: The batched function, for one device or for several.
         params: The model's parameters.
         instances: Instances, not recordings.
         gradients: Whether to compare gradients.
         tolerance: Allowed difference, relative to the larger of 1 and the largest
-            number of the array; of gradients, ten times as much. By default 512
-            rounding errors of the lowest precision on the way to the number, forward
-            and backward, but at most one half, of gradients, too.
+            number of the array; ten times as much for gradients. By default 512
+            rounding errors of the lowest precision on the path to the number, forward
+            and backward, but at most one half; the same for gradients.
         seed: Seed of the random linear function.
         rng: The key for cells that draw random numbers, as for `Batched.apply`; the
-            model gets the same keys by `cell_keys`.
-        tier: Which programs are compared: the fine ones, as they run in the end, or the
-            coarse ones, which are compiled in a fraction of the time (`edbatch.jit`).
-            Of gradients the fine ones are those of `jax.grad` by itself, the coarse
-            ones those of a function of `edbatch.jit`.
+            unbatched model gets the same keys through `cell_keys`.
+        tier: Which programs to compare: ``"fine"``, the final ones, or ``"coarse"``,
+            which compile in a fraction of the time (`edbatch.jit`). For gradients, the
+            fine program is that of `jax.grad` alone, the coarse one that of a function
+            compiled by `edbatch.jit`.
 
     Returns:
         The largest differences.
 
     Raises:
-        VerificationError: A structure, a shape or a number differs; the message says
-            where and by how much.
-        EdbatchError: An argument is of another type, or the model cannot be planned.
+        VerificationError: A structure, a shape, a dtype or a number differs; the
+            message states where and by how much.
+        EdbatchError: An argument has the wrong type, or the model cannot be planned.
 
     Example:
         >>> import edbatch as eb
@@ -135,7 +135,7 @@ def verify(
             "eb.verify runs the model on each instance, too, but received recordings,"
             " which do not hold them; pass the instances that were recorded"
         )
-    params = jax.tree.map(lambda leaf: leaf, params)  # keys as jax.grad sorts them
+    params = jax.tree.map(lambda leaf: leaf, params)  # sorts keys like jax.grad
     with use_tiers(tier):
         return _verify(batched, params, instances, gradients, tolerance, seed, rng)
 
@@ -149,11 +149,11 @@ def _verify(
     seed: int,
     rng: Any,
 ) -> Verification:
-    if params is None:  # as parameters of a model that has none
+    if params is None:  # a model without parameters
         batched.bind(params)
     plan, values = _plan(batched, params, instances, rng)
     results = batched.apply(params, plan, rng=rng)
-    dtype = batched.types.compute_dtype  # which are bound by now
+    dtype = batched.types.compute_dtype  # parameters are bound by now
     model = _unbatched(batched.model, dtype, rng, values)
     with jitted_cells(exact=True):
         if values is not None:
@@ -186,7 +186,7 @@ def _verify(
 def _plan(
     batched: BatchedFunction, params: Any, instances: Sequence[Any], rng: Any
 ) -> tuple[Any, Values | None]:
-    """Plans a minibatch; where instances ask for values, also returns what they got."""
+    """Plans a minibatch; also returns the values that instances read, if any."""
     try:
         return batched.plan(instances, params=params), None
     except AsksForValueError:
@@ -198,7 +198,7 @@ def _plan(
 
 
 class _GivenValues:
-    """Values of the batched run, for the model of one instance."""
+    """Gives the unbatched model the values of the batched run."""
 
     def __init__(self, values: list[list[np.ndarray]]) -> None:
         self._values = iter(values)
@@ -220,7 +220,7 @@ class _GivenValues:
 
 
 class _ComparedValues(_GivenValues):
-    """As `_GivenValues`; raises if they are not what the model has computed."""
+    """Like `_GivenValues`; raises if they differ from the model's own values."""
 
     def __init__(
         self,
@@ -242,7 +242,7 @@ class _ComparedValues(_GivenValues):
             return [rounding_of(np.asarray(each).dtype) for each in leaves]
 
         for k, (own, other) in enumerate(zip(given, leaves, strict=True)):
-            # A number that was asked for has NumPy's dtype, not JAX's.
+            # A Python number that was read has NumPy's default dtype, not JAX's.
             own = own.astype(input_dtype(own))
             difference(own, other, name, self._tolerance, roundings, k)
 
@@ -267,7 +267,7 @@ def _compare_values(
 
 
 def _is_other_path(own: Any, expected: Any) -> bool:
-    """Whether a result is another one than by rounding."""
+    """Whether results differ by more than rounding."""
     arrays = jax.tree.map(lambda leaf: np.asarray(leaf, input_dtype(leaf)), own)
     try:
         compare_outputs(arrays, expected, "", None, list)
@@ -292,7 +292,7 @@ def _unbatched(
     rng: Any,
     values: Values | None = None,
 ) -> Callable[..., Any]:
-    """The model of one instance, with its keys, and with values if there are any."""
+    """Returns the unbatched model, with its keys, and with given values if any."""
 
     def run(params: Any, instance: Any, place: int) -> Any:
         with ExitStack() as contexts:

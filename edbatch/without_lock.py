@@ -1,4 +1,4 @@
-"""Objects that threads share, pickled as they are at one moment."""
+"""Base class for objects shared by threads, with consistent pickles."""
 
 import copy
 import threading
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class WithoutLock:
-    """Pickles everything but the lock, which guards the rest meanwhile.
+    """Pickles all attributes except the lock, which is held while copying.
 
     Attributes:
         lock: Guards the object.
@@ -15,11 +15,11 @@ class WithoutLock:
     lock: Any
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies what the object holds."""
+        """Copies all attributes except the lock."""
         with self.lock:
             state = {name: x for name, x in vars(self).items() if name != "lock"}
             return copy.deepcopy(state)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Takes over what an object held; the lock is a new one."""
+        """Restores the attributes, with a new lock."""
         vars(self).update(state, lock=threading.Lock())

@@ -1,11 +1,11 @@
-"""Serving over HTTP: a model with its JSON, limits, health, metrics, a status page.
+"""Serving over HTTP: JSON schemas, limits, health checks, metrics, a status page.
 
-A module of yours defines a `Service`, and ``edbatch serve --model your_module:service``
-runs it. The packages that this needs come with ``pip install 'edbatch[serve]'``;
-`Service` by itself needs none of them.
+Define a `Service` in a module of your own, and run it with
+``edbatch serve --model your_module:service``. The required packages come with
+``pip install 'edbatch[serve]'``; `Service` itself needs none of them.
 
-Gain: no speed of its own. Without it, a program in another process or language reaches
-a model only through a server that its author writes, with limits and deadlines.
+Gain: not speed, but access from other processes and languages. Without it, users have
+to write an HTTP server of their own, with limits and deadlines.
 """
 
 from edbatch.errors import ServiceError

@@ -1,4 +1,4 @@
-"""The ASGI application of a server: routes, warm-up, the clock of its history."""
+"""The ASGI application of a server: routes, warm-up, and the history's clock."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ from edbatch.http.status_page import page_routes
 from edbatch.serving.server import Server
 
 _TICK_S = 1.0
-_LOOK_S = 0.02  # between two looks whether the warm-up is done
+_LOOK_S = 0.02  # polling interval during the warm-up
 
 
 def create_app(
@@ -36,18 +36,18 @@ def create_app(
     service: Service,
     limits: Limits | None = None,
 ) -> Starlette:
-    """Makes the ASGI application of a server, for any ASGI server to run.
+    """Creates the ASGI application of a server, for any ASGI server.
 
     ``edbatch serve`` runs it with uvicorn. The application warms the server up when it
-    starts, or, where it is mounted in another one, at its first request; ask
-    ``/readyz`` there once it is up. It is ready once that is done; whoever made the
-    server closes it.
+    starts, and is ready afterwards. If it is mounted in another application, it warms
+    up at its first request; send one to ``/readyz`` after startup. The caller, who
+    created the server, must close it.
 
     Args:
-        server: The server, of ``guarded_batch(service.model, None)``
-            (`edbatch.http.model_error`), by which what the model raises for an input is
-            told from what goes wrong in the server.
-        service: What requests and answers look like.
+        server: The server of ``guarded_batch(service.model, None)``
+            (`edbatch.http.model_error`), which distinguishes the model's exceptions for
+            an input from errors of the server.
+        service: Defines requests and answers.
         limits: Limits on requests.
 
     Returns:
@@ -78,14 +78,14 @@ def create_app(
         exception_handlers={HTTPException: _refuse},
         lifespan=background.lifespan,
     )
-    # A redirection would go to what the client gives as the host, and by http.
+    # A redirect would go to the host named by the client, over plain http.
     found.router.redirect_slashes = False
     found.state.endpoints = endpoints
     return found
 
 
 class _Background:
-    """What runs beside requests: the warm-up, then the clock of the history.
+    """Background tasks: the warm-up, and the clock of the history.
 
     Args:
         endpoints: The endpoints.
@@ -99,9 +99,9 @@ class _Background:
         self._warming: Future[Any] | None = None
 
     def begin(self) -> None:
-        """Starts it, in the running event loop, unless it was started there before.
+        """Starts the tasks in the running event loop, once per loop.
 
-        What an event loop that has ended did not finish begins anew in another one.
+        Tasks that a previous event loop did not finish are started again in a new one.
         """
         loop = asyncio.get_running_loop()
         if self._loop is loop:
@@ -109,7 +109,7 @@ class _Background:
         self._loop = loop
         self._tasks = [loop.create_task(_tick(self._endpoints))]
         if self._endpoints.lifecycle.phase is Phase.WARMING_UP:
-            if self._warming is None:  # one thread, whichever loops wait for it
+            if self._warming is None:  # one thread, even if several loops wait for it
                 server, sample = self._endpoints.server, self._sample
                 self._warming = begin_in_daemon_thread(lambda: server.warm_up(sample))
             work = _warm_up(self._endpoints, self._sample, self._warming)
@@ -118,8 +118,8 @@ class _Background:
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        """Runs it while the application runs."""
-        self._loop = None  # it may start again, in the same loop
+        """Runs the tasks while the application runs."""
+        self._loop = None  # the application may restart in the same loop
         self.begin()
         yield
         for each in self._tasks:
@@ -127,11 +127,13 @@ class _Background:
 
 
 class _Beginning:
-    """Starts the background at the first request: mounted applications have no start.
+    """Starts background tasks at the first request, for applications without startup.
+
+    A mounted application gets no startup event.
 
     Args:
-        app: The application behind.
-        background: The background.
+        app: The wrapped application.
+        background: The background tasks.
     """
 
     def __init__(self, app: ASGIApp, background: _Background) -> None:
@@ -147,15 +149,15 @@ class _Beginning:
 async def _warm_up(
     endpoints: Endpoints, sample: Sequence[Any], warming: "Future[Any]"
 ) -> None:
-    """Waits for the warm-up, and is ready then; never if it fails."""
+    """Waits for the warm-up, then sets the server ready; never if it fails."""
     if sample:
         say("warming up", instances=len(sample))
         try:
-            while not warming.done():  # by now perhaps in another event loop than this
+            while not warming.done():  # polled, since several loops may wait for it
                 await asyncio.sleep(_LOOK_S)
             warming.result()
         except Exception as error:
-            if isinstance(error, EdbatchError):  # its sentence says it all
+            if isinstance(error, EdbatchError):  # its message suffices
                 say("the warm-up failed", logging.ERROR, error=str(error))
             else:
                 LOG.error("the warm-up failed", exc_info=error)
@@ -175,7 +177,7 @@ async def _tick(endpoints: Endpoints) -> None:
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    """Answers where no endpoint does: another path, or another method."""
+    """Answers requests for unknown paths and wrong methods."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = dict((isinstance(error, HTTPException) and error.headers) or {})
     if status == 405:

@@ -1,4 +1,4 @@
-"""From what a model returns to JSON."""
+"""Converts a model's result to JSON."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -11,17 +11,18 @@ from edbatch.errors import ServiceError, shown
 
 
 def as_json(value: Any) -> Any:
-    """Writes what a model returns in terms of JSON.
+    """Converts a model's result to JSON values.
 
     Args:
-        value: Arrays, numbers, text, None, and dicts, lists, tuples, sets and data
+        value: Arrays, numbers, strings, None, and dicts, lists, tuples, sets and data
             classes of them.
 
     Returns:
-        The same as dicts, lists, numbers, text and None; an array is a list of lists.
+        The same as dicts, lists, numbers, strings, booleans and None; an array becomes
+        nested lists.
 
     Raises:
-        ServiceError: There is something else in it.
+        ServiceError: The result contains a value of another type.
 
     Example:
         >>> as_json({"p": np.array([0.5, 0.25]), "depth": 3})

@@ -1,4 +1,4 @@
-"""Reads the body of a request, within limits of size and time."""
+"""Reads the body of a request, with limits on size and time."""
 
 import asyncio
 from email.message import Message
@@ -7,10 +7,10 @@ from starlette.requests import Request
 
 from edbatch.http.refusal import Refusal
 
-_DISCARDED = 16  # times the limit that is read and thrown away before the answer
+_DISCARDED = 16  # a body is read and discarded up to this many times the limit
 _LONGEST_TYPE = 200
 _READ_S = 30.0
-_DISCARD_S = 2.0  # for a body that is to be thrown away
+_DISCARD_S = 2.0  # time limit for a body to be discarded
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
@@ -18,21 +18,22 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 
     Args:
         request: The request.
-        max_bytes: How long it may be, however it is sent.
+        max_bytes: Maximum length, also of a chunked body.
 
     Returns:
         The body.
 
     Raises:
-        Refusal: It is no JSON by its headers, too long, or comes too slowly.
-        ClientDisconnect: The client has hung up.
+        Refusal: The headers do not declare uncompressed JSON in UTF-8, or give two
+            lengths; or the body is too long or too slow.
+        ClientDisconnect: The client has disconnected.
     """
     declared = request.headers.get("content-length", "")
     is_larger = declared.isdecimal() and int(declared) > max_bytes
     try:
         async with asyncio.timeout(_DISCARD_S if is_larger else _READ_S):
             body = await _read(request, max_bytes)
-        _check_length(request)  # now that the client has sent all, and listens
+        _check_length(request)  # after reading, so that the client reads the answer
         _check_headers(request)
         return body
     except TimeoutError:
@@ -44,7 +45,7 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:
-    """Reads on behind the limit, so that the client is done and reads the answer."""
+    """Reads a body, also past the limit, so that the client gets to read the answer."""
     pieces: list[bytes] = []
     size = 0
     async for piece in request.stream():
@@ -70,7 +71,7 @@ def _too_large(max_bytes: int) -> Refusal:
 
 
 def _check_length(request: Request) -> None:
-    """Refuses a body with two lengths, of which a proxy may have gone by the other.
+    """Refuses a body with two lengths, since a proxy may have used the other one.
 
     Source: RFC 9112, section 6.3.
     """
@@ -103,8 +104,8 @@ def _check_headers(request: Request) -> None:
 
 
 def _content_type(text: str) -> tuple[str, str]:
-    """The media type and the charset of a header, in lower case."""
-    # A client may send 64 KiB, for which the parser takes seconds.
+    """Returns the media type and charset of a header, in lower case."""
+    # A client may send 64 KiB, which the parser takes seconds to read.
     if len(text) > _LONGEST_TYPE:
         return "", ""
     header = Message()
@@ -112,5 +113,5 @@ def _content_type(text: str) -> tuple[str, str]:
         header["content-type"] = text
         charset = header.get_content_charset("utf-8").replace("_", "-")
         return header.get_content_type(), charset
-    except Exception:  # a malformed parameter may raise about anything
+    except Exception:  # malformed parameters may raise almost anything
         return "", ""

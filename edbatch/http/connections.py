@@ -1,8 +1,8 @@
-"""Limits on connections: how many there are, and how long one may do nothing.
+"""Limits on the number of connections and on their idle time.
 
-Uvicorn bounds neither: a client that only connects, that never ends the head of its
-request, or that never reads its answer, would hold a file for good; and where the
-process has no file left, it answers nobody.
+Uvicorn limits neither: a client that only connects, never completes its request head,
+or never reads its answer would keep a file descriptor forever; and a process without
+free file descriptors answers no one.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from typing import Any
 
 import h11
 
-# Not httptools, where that is installed: it bounds no head, drops the body of a request
-# that asks for another protocol, and of requests in a row tells only the last one that
-# the client has hung up.
+# Not httptools, even if installed: it does not limit the head, drops the body of an
+# upgrade request, and reports a disconnect only to the last of several pipelined
+# requests.
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from edbatch.http.request_log import say
@@ -26,25 +26,25 @@ try:
     import fcntl
     import termios
 
-    # As SIOCOUTQ of Linux; the kernel takes megabytes at once of what is written.
+    # SIOCOUTQ on Linux; the kernel buffers megabytes of written data.
     _OUTPUT_QUEUE = termios.TIOCOUTQ if sys.platform == "linux" else None
 except ImportError:  # on Windows
     _OUTPUT_QUEUE = None
 
 _HEAD_S = 30.0
-_HEAD_BYTES = 65_536  # as of Uvicorn, if nothing else is asked for
+_HEAD_BYTES = 65_536  # Uvicorn's default
 _LOOK_S = 2.0
 _LINGER_S = 2.0
-_OWN_FILES = 100  # for what the process opens itself
-_MOST_PIECES = 10_000  # of a body; each takes the event loop some 20 µs
-_PIECE_BYTES = 64  # of a longer body, which may have more
+_OWN_FILES = 100  # file descriptors reserved for the process itself
+_MOST_PIECES = 10_000  # of a body; each takes the event loop about 20 µs
+_PIECE_BYTES = 64  # bytes of a body that allow one more piece
 
 
 def most_connections() -> int:
-    """Returns how many connections fit, after asking for as many files as allowed."""
+    """Raises the limit on open files; returns how many connections fit into it."""
     try:
         import resource
-    except ImportError:  # not on Windows
+    except ImportError:  # Windows
         return 10_000
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
@@ -58,14 +58,14 @@ def most_connections() -> int:
 
 
 def connection_class(most: int) -> type[Any]:
-    """Makes the class of Uvicorn's connections that closes those that are too many.
+    """Creates a class of Uvicorn connections that closes those above a limit.
 
-    Each one knows in ``waits_since`` when it began to wait for a request, by
-    `time.monotonic`, and in ``unread`` how many bytes of answers the client had not
-    taken at the last look, and since when these are as many.
+    ``waits_since`` of a connection is when it began to wait for a request, by
+    `time.monotonic`. ``unread`` is how many bytes of answers the client had not
+    received at the last check, and since when this number is unchanged.
 
     Args:
-        most: How many there may be at once.
+        most: Maximum number of open connections.
     """
 
     class Connection(H11Protocol):
@@ -84,20 +84,20 @@ def connection_class(most: int) -> type[Any]:
 
         def on_response_complete(self) -> None:
             self.waits_since = time.monotonic()
-            # Answers of one length, each on its way at a look, are not one that stays.
+            # Equally long answers, each in transit at a check, are not a stalled one.
             self.unread = 0, self.waits_since
             super().on_response_complete()
 
         def _unsupported_upgrade_warning(self) -> None:
-            """Says nothing, where Uvicorn advises a library that changes nothing.
+            """Suppresses Uvicorn's advice to install a library that would not help.
 
-            A client may offer another protocol, and is answered by this one.
+            A client may offer another protocol, but is answered in this one.
             """
 
         def send_400_response(self, msg: str) -> None:
             client = (self.client or ("", 0))[0]
             error = sys.exception()
-            # Not what was sent, which follows.
+            # Without the received bytes, which follow the colon.
             reason, _, _ = str(error or msg).partition(":")
             say("no HTTP request", logging.WARNING, client=client, reason=reason)
             if isinstance(error, _TooManyPieces):
@@ -106,7 +106,7 @@ def connection_class(most: int) -> type[Any]:
                 super().send_400_response(msg)
 
         def _refuse_pieces(self, told: str) -> None:
-            """Answers, and throws away what comes, so that the client reads that."""
+            """Sends a 400, and discards further input so that the client reads it."""
             self.ignores = True
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -131,9 +131,9 @@ class _TooManyPieces(h11.RemoteProtocolError):
 
 
 class _Parser(h11.Connection):
-    """Refuses a body that comes in very many pieces, such as chunks of one byte.
+    """Refuses a body in very many pieces, such as chunks of one byte.
 
-    To read a megabyte of them would keep everybody else waiting for seconds.
+    Reading a megabyte of them would block all other requests for seconds.
     """
 
     _pieces = _bytes = 0
@@ -153,7 +153,7 @@ class _Parser(h11.Connection):
 
 
 def _unread(transport: asyncio.Transport) -> int:
-    """Bytes that the client has not received, those that the kernel holds as well."""
+    """Bytes that the client has not received, including those in kernel buffers."""
     found = transport.get_write_buffer_size()
     socket = transport.get_extra_info("socket")
     if socket is not None and _OUTPUT_QUEUE is not None:
@@ -164,15 +164,16 @@ def _unread(transport: asyncio.Transport) -> int:
 
 
 async def close_idle(connections: Collection[Any], limit_s: float = _HEAD_S) -> None:
-    """Closes connections on which for a while no whole head of a request has come.
+    """Closes idle connections, forever.
 
-    Those of clients that for as long have taken nothing of an answer end at once, with
-    what is left of it.
+    A connection is closed if no complete request head has arrived within the limit. If
+    the client has received no byte of an answer for as long, the connection is aborted,
+    and the rest of the answer is lost.
 
     Args:
-        connections: Those of Uvicorn, a collection that changes, of the class that
-            `connection_class` makes.
-        limit_s: How long one may wait, in seconds.
+        connections: Uvicorn's open connections, a collection that changes, of the class
+            from `connection_class`.
+        limit_s: The limit, in seconds.
     """
     while True:
         now = time.monotonic()
@@ -180,7 +181,7 @@ async def close_idle(connections: Collection[Any], limit_s: float = _HEAD_S) -> 
             unread = _unread(each.transport)
             if unread != each.unread[0]:
                 each.unread = unread, now
-            if unread:  # to close it would wait for the client
+            if unread:  # closing would wait for the client
                 if now - each.unread[1] > limit_s:
                     each.transport.abort()
                 continue

@@ -1,4 +1,4 @@
-"""JSON schemas of requests and answers, made of a service's types."""
+"""Parses requests and formats answers by the JSON Schemas of a service's types."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -24,18 +24,18 @@ from edbatch.http.service import Service
 from edbatch.schedule.interrupt import is_ctrl_c
 
 _LONGEST_PLACE = 100
-_MOST_ERRORS = 1000  # of a request; Pydantic describes all, a kilobyte each, or none
+_MOST_ERRORS = 1000  # per request; Pydantic describes all (1 kB each) or none
 _DEADLINE = Annotated[float, Field(ge=0, le=86_400_000)]
 _PRIORITY = Annotated[float, Field(ge=-1e9, le=1e9)]
 
 
 @dataclass(frozen=True)
 class Call:
-    """A request that was read.
+    """A parsed request.
 
     Attributes:
-        instance: What the model runs on.
-        deadline_ms: Time in which it is to be answered, or None.
+        instance: The model's instance.
+        deadline_ms: Time limit for the answer, or None.
         priority: Requests of higher priority run first.
     """
 
@@ -45,11 +45,11 @@ class Call:
 
 
 class Contract:
-    """Reads requests and writes answers.
+    """Parses requests and formats answers.
 
     Args:
         service: The service.
-        max_depth: How deep JSON may be nested.
+        max_depth: Maximum nesting depth of JSON.
 
     Attributes:
         examples: Inputs, as clients send them.
@@ -57,7 +57,7 @@ class Contract:
         schema: JSON Schemas of a request and an answer.
 
     Raises:
-        ServiceError: Its types cannot be checked, or an example is refused.
+        ServiceError: Pydantic cannot validate its types, or an example is refused.
     """
 
     def __init__(self, service: Service, max_depth: int) -> None:
@@ -73,18 +73,18 @@ class Contract:
         self.schema = _schema(service, request, self.examples)
 
     def read(self, body: bytes) -> Call:
-        """Reads the body of a request.
+        """Parses the body of a request.
 
         Raises:
-            Refusal: It is no JSON, or none that fits the schema.
-            InputError: The service's own function does not take the input.
+            Refusal: The body is not JSON, or does not match the schema.
+            InputError: A validator of the service's type, or `decode`, raised an error.
         """
         check_json_text(body, self._max_depth)
         try:
             found = self._validator.validate_json(body, strict=True)
         except ValidationError as error:
             raise _refusal(error) from None
-        except BaseException as error:  # a validator of the service's type
+        except BaseException as error:  # raised by a validator of the service's type
             if is_ctrl_c(error):
                 raise
             raise InputError(error) from error
@@ -97,11 +97,11 @@ class Contract:
         return Call(instance, found.deadline_ms, found.priority)
 
     def write(self, answer: Any) -> bytes:
-        """Writes the body of an answer.
+        """Formats the body of an answer.
 
         Raises:
-            Refusal: A number of the answer is not finite.
-            ServiceError: The answer is no JSON, or the service's own function raised.
+            Refusal: The answer contains a number that is not finite.
+            ServiceError: The answer is not JSON, or `encode` raised an error.
         """
         found = {"output": self._encoded(answer)}
         try:
@@ -118,17 +118,17 @@ class Contract:
     def _encoded(self, answer: Any) -> Any:
         try:
             return self._encode(answer)
-        except BaseException as error:  # some have a meaning here, or end the loop
+        except BaseException as error:  # some would be misread, or end the event loop
             if is_ctrl_c(error):
                 raise
             told = first_line(error, with_type=True)
             raise ServiceError(f"encode of the service raised {told}") from error
 
     def _sample(self) -> Sequence[Any]:
-        """Reads the examples.
+        """Parses the examples.
 
         Raises:
-            ServiceError: One is refused.
+            ServiceError: An example is refused.
         """
         found = []
         for k, each in enumerate(self.examples):
@@ -143,11 +143,11 @@ class Contract:
 
 
 def _finite_json(tree: Any) -> str:
-    """Writes JSON, which has neither NaN nor infinity."""
+    """Formats JSON; refuses NaN and infinity."""
     try:
         return json.dumps(tree, allow_nan=False)
     except ValueError:
-        json.dumps(tree)  # raises for what is no JSON otherwise, such as a circle
+        json.dumps(tree)  # raises again for other causes, such as a cycle
     raise Refusal(
         422,
         "not_finite",
@@ -173,7 +173,7 @@ def _request_type(service: Service) -> type[BaseModel]:
 def _schema(
     service: Service, request: type[BaseModel], examples: list[Any]
 ) -> dict[str, Any]:
-    """The JSON Schemas of a request and of an answer."""
+    """Returns the JSON Schemas of a request and of an answer."""
     try:
         given = request.model_json_schema()
     except PydanticUserError as error:
@@ -212,7 +212,7 @@ def _no_type(field: str, error: PydanticUserError) -> ServiceError:
 
 
 def _refusal(error: ValidationError) -> Refusal:
-    """One sentence about the first of the errors."""
+    """Returns a refusal with one sentence about the first error."""
     count = error.error_count()
     if count > _MOST_ERRORS:
         return Refusal(

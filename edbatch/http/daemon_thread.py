@@ -1,4 +1,4 @@
-"""Work beside the event loop that does not hold the process back when it ends."""
+"""Runs work in daemon threads, which do not keep the process from ending."""
 
 import asyncio
 import contextlib
@@ -11,13 +11,13 @@ T = TypeVar("T")
 
 
 def begin_in_daemon_thread(work: Callable[[], T]) -> Future[T]:
-    """Begins work in a thread of its own, for whichever event loop waits for it.
+    """Starts a function in a new daemon thread, independent of any event loop.
 
     Args:
-        work: What to do.
+        work: The function.
 
     Returns:
-        A future of what it returns or raises; see `in_daemon_thread`.
+        A future of its result or exception, as for `in_daemon_thread`.
     """
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()
@@ -25,7 +25,7 @@ def begin_in_daemon_thread(work: Callable[[], T]) -> Future[T]:
     def run() -> None:
         try:
             future.set_result(work())
-        except StopIteration as raised:  # which no future takes
+        except StopIteration as raised:  # futures do not accept it
             future.set_exception(_told(raised))
         except Exception as raised:
             future.set_exception(raised)
@@ -37,20 +37,20 @@ def begin_in_daemon_thread(work: Callable[[], T]) -> Future[T]:
 
 
 async def in_daemon_thread(work: Callable[[], T]) -> T:
-    """Does work in a thread of its own.
+    """Runs a function in a new daemon thread, and awaits its result.
 
-    `asyncio.to_thread` has the event loop wait for its threads before it ends, and XLA
-    may compile for minutes.
+    With `asyncio.to_thread` the event loop would wait for its threads before it ends,
+    and XLA may compile for minutes.
 
     Args:
-        work: What to do.
+        work: The function.
 
     Returns:
-        What it returns.
+        Its result.
 
     Raises:
-        Exception: What it raises. What is no `Exception` would end the event loop, so a
-            `RuntimeError` of which that is the cause.
+        Exception: Raised by the function. A `BaseException` that is not an `Exception`
+            would end the event loop, so it is wrapped in a `RuntimeError` as its cause.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -68,7 +68,7 @@ async def in_daemon_thread(work: Callable[[], T]) -> T:
         error: Exception | None = None
         try:
             result = work()
-        except StopIteration as raised:  # which no future takes
+        except StopIteration as raised:  # futures do not accept it
             error = _told(raised)
         except Exception as raised:
             error = raised

@@ -1,4 +1,4 @@
-"""Endpoints: the model, health, metrics, the schema, the status page."""
+"""HTTP endpoints: the model, health, metrics, the schema, the status page's data."""
 
 import asyncio
 import contextlib
@@ -27,27 +27,29 @@ from edbatch.http.request_log import LOG
 from edbatch.serving.metrics import ServerCollector
 from edbatch.serving.server import Server
 
-# A body up to this is read, and an answer to it written, in the event loop: for less
-# than a millisecond.
+# Bodies up to this size are parsed, and their answers formatted, in the event loop,
+# which takes less than a millisecond.
 _SMALL_BYTES = 16 * 1024
-_READERS = 8  # threads that read larger ones
+_READERS = 8  # maximum number of threads that parse larger bodies
 
 
 class Endpoints:
-    """Answers requests by a server. All of it happens in the event loop.
+    """Answers HTTP requests with a server. Runs in the event loop only.
 
     Args:
         server: The server.
-        contract: What requests and answers look like.
+        contract: Parses requests and formats answers.
         name: The model's name.
         limits: Limits on requests.
 
     Attributes:
         server: The server.
-        lifecycle: Whether requests are taken.
-        history: The last minutes.
-        on_failure: Called with what the warm-up ended with, if it fails.
-        on_warm: Called before the first request is taken.
+        contract: Parses requests and formats answers.
+        name: The model's name.
+        lifecycle: The phase, which decides whether requests are accepted.
+        history: Statistics of the last minutes.
+        on_failure: Called with the exception if the warm-up fails.
+        on_warm: Called after the warm-up, before the first request is accepted.
     """
 
     def __init__(
@@ -120,17 +122,17 @@ class Endpoints:
         return refusal.response()
 
     def tick(self) -> None:
-        """Ends a second of the history."""
+        """Ends the current second of the history."""
         self.history.tick(self.server.stats(), self._malformed)
 
     async def health(self, request: Request) -> Response:
-        """``GET /healthz``: the process answers, and the server's thread lives."""
+        """``GET /healthz``: whether the server's thread is alive."""
         if self.server.is_running or self.lifecycle.phase is Phase.DRAINING:
             return JSONResponse({"status": "ok", "phase": self.lifecycle.phase.value})
         return JSONResponse({"status": "failed", "phase": "ended"}, 503)
 
     async def ready(self, request: Request) -> Response:
-        """``GET /readyz``: 200 where requests are taken, else 503."""
+        """``GET /readyz``: 200 if requests are accepted, otherwise 503."""
         phase = self.lifecycle.phase
         is_ready = phase is Phase.READY and self.server.is_running
         if is_ready:
@@ -138,11 +140,11 @@ class Endpoints:
         return JSONResponse({"phase": phase.value}, 503, {"Retry-After": RETRY_S})
 
     async def metrics(self, request: Request) -> Response:
-        """``GET /metrics``: counts for Prometheus."""
+        """``GET /metrics``: metrics for Prometheus."""
         accepted = request.headers.get("accept", "")
         try:
             encode, kind = choose_encoder(accepted)
-        except Exception:  # of a version that is no number, say
+        except Exception:  # for example a version that is not a number
             encode, kind = choose_encoder("")
         return Response(encode(self._registry), headers={"Content-Type": kind})
 
@@ -151,7 +153,7 @@ class Endpoints:
         return JSONResponse({"model": self.name, **self.contract.schema})
 
     async def stats(self, request: Request) -> Response:
-        """``GET /v1/stats``: the last minutes, for the status page."""
+        """``GET /v1/stats``: statistics of the last minutes, for the status page."""
         try:
             since = float(request.query_params.get("since", 0))
         except ValueError:
@@ -180,10 +182,10 @@ class Endpoints:
 
 
 async def _unless_it_hangs_up(request: Request, future: "asyncio.Future[Any]") -> Any:
-    """Waits for an answer; a request whose client hangs up is cancelled.
+    """Waits for an answer; cancels the request if the client disconnects.
 
     Raises:
-        ClientDisconnect: The client has hung up.
+        ClientDisconnect: The client has disconnected.
     """
     hung_up = asyncio.ensure_future(_disconnected(request))
     try:

@@ -1,7 +1,7 @@
-"""A validator that stops at the first wrong element of a list.
+"""A Pydantic validator that stops at the first invalid element of a list.
 
-Pydantic goes on to the end, and keeps each error: a body of a megabyte may hold a
-million, of a kilobyte each, for a sentence about the first.
+Pydantic itself continues to the end and keeps every error. A body of one megabyte may
+cause a million errors of a kilobyte each, while only the first is reported.
 """
 
 from typing import Any, Protocol
@@ -10,22 +10,22 @@ from pydantic import BaseModel
 from pydantic_core import SchemaValidator
 
 _LISTS = frozenset({"list", "tuple", "set", "frozenset"})
-# What stands there are values and notes of the types, and no schemas.
+# Keys of a schema with values and annotations, not nested schemas.
 _VALUES = frozenset({"default", "expected", "members", "metadata"})
 
 
 class Validator(Protocol):
-    """What reads JSON of one type."""
+    """Protocol of a validator of JSON for one type."""
 
     def validate_json(self, data: bytes, *, strict: bool) -> Any:
         """Returns the value, or raises a ``ValidationError``."""
 
 
 def first_error_validator(model: type[BaseModel]) -> Validator:
-    """Returns a validator of a model that stops at the first wrong element of a list.
+    """Returns a model's validator that stops at the first invalid element of a list.
 
     Args:
-        model: The model.
+        model: The Pydantic model.
 
     Example:
         >>> from pydantic import ValidationError, create_model
@@ -38,7 +38,7 @@ def first_error_validator(model: type[BaseModel]) -> Validator:
     """
     schema: Any = _stopping(model.__pydantic_core_schema__)
     try:
-        # Not with the validators that the types have already, which go on.
+        # Without the types' prebuilt validators, which do not stop.
         return SchemaValidator(schema, None, False)
     except TypeError:  # a version of Pydantic without that argument
         return model.__pydantic_validator__
@@ -50,7 +50,7 @@ def _stopping(schema: Any) -> Any:
     if type(schema) is not dict:
         return schema
     kind = schema.get("type")
-    values = _VALUES if isinstance(kind, str) else ()  # else it is of fields, by name
+    values = _VALUES if isinstance(kind, str) else ()  # otherwise keys are field names
     found = {
         key: each if key in values else _stopping(each) for key, each in schema.items()
     }

@@ -1,4 +1,4 @@
-"""The last minutes, second by second, for the status page."""
+"""Statistics of the last minutes, second by second, for the status page."""
 
 import time
 from collections import deque
@@ -9,29 +9,30 @@ from edbatch.serving.durations import percentiles
 from edbatch.serving.stats import ServerStats
 
 SECONDS = 300
-_MOST_PER_SECOND = 1000  # durations that are kept of one second
+_MOST_PER_SECOND = 1000  # durations kept per second
 _COUNTED = ("answered", "failed", "cancelled", "expired", "refused")
 
 
 @dataclass(frozen=True)
 class Second:
-    """Counts of one second.
+    """Statistics of one second; rates are per second.
 
     Attributes:
-        time: Its end, in seconds since the epoch by the clock as it was at the start.
-        answered: Requests that were answered.
-        failed: Those for which the model raised an exception.
-        cancelled: Those whose client hung up.
-        expired: Those whose deadline has passed.
-        refused: Those that a full queue refused.
-        malformed: Requests that are no JSON, or do not fit the schema.
-        p50: Percentile of the time to the answer, in milliseconds; or None.
-        p95: Likewise.
-        p99: Likewise.
-        waiting: Requests that wait, at its end.
-        in_flight: Requests that run, at its end.
-        width: Nodes per batch; or None.
-        waves: Waves that ran.
+        time: Its end, in seconds since the epoch; adjustments of the system clock after
+            the start are ignored.
+        answered: Rate of answered requests.
+        failed: Rate of failed requests, usually since the model raised an error.
+        cancelled: Rate of requests whose client disconnected.
+        expired: Rate of requests whose deadline passed.
+        refused: Rate of requests refused because the queue was full.
+        malformed: Rate of requests that are not JSON, or do not match the schema.
+        p50: Median of the time to the answer, in milliseconds; or None.
+        p95: Its 95th percentile.
+        p99: Its 99th percentile.
+        waiting: Number of waiting requests at its end.
+        in_flight: Number of running requests at its end.
+        width: Mean number of nodes per batch; or None.
+        waves: Rate of waves run.
     """
 
     time: float
@@ -51,7 +52,7 @@ class Second:
 
 
 class History:
-    """Keeps the last minutes of a server. All of it happens in the event loop."""
+    """Statistics of a server's last minutes. Runs in the event loop only."""
 
     def __init__(self) -> None:
         self._seconds: deque[Second] = deque(maxlen=SECONDS)
@@ -61,19 +62,19 @@ class History:
         self._malformed = 0
         self._before: ServerStats | None = None
         self._at = time.monotonic()
-        self._epoch = time.time() - self._at  # a clock that is set does not go back
+        self._epoch = time.time() - self._at  # later clock adjustments have no effect
 
     def add(self, milliseconds: float) -> None:
-        """Adds the time that a request took from its head to its answer."""
+        """Adds the time of a request, from its head to its answer."""
         if len(self._durations) < _MOST_PER_SECOND:
             self._durations.append(milliseconds)
 
     def tick(self, stats: ServerStats, malformed: int) -> None:
-        """Ends a second; rates are by the time that has really passed.
+        """Ends a second; rates are computed from the actually elapsed time.
 
         Args:
-            stats: What the server has done so far.
-            malformed: How many requests were malformed so far.
+            stats: The server's statistics so far.
+            malformed: Number of malformed requests so far.
         """
         now = time.monotonic()
         passed, before = max(now - self._at, 1e-3), self._before or stats

@@ -1,4 +1,4 @@
-"""Counts of answers over HTTP, by status, and how long they took."""
+"""Prometheus metrics of HTTP answers: counts by status, and durations."""
 
 import time
 from collections import Counter
@@ -13,7 +13,7 @@ from edbatch.serving.metrics import buckets
 
 
 class Timed:
-    """One request: when it began, and how it ended.
+    """Start time and status of one request.
 
     Attributes:
         status: The status of its answer.
@@ -29,7 +29,7 @@ class Timed:
 
 
 class HttpMetrics(Collector):
-    """Counts answers of the model's endpoint; a collector of Prometheus."""
+    """Prometheus collector of the answers of the model's endpoint."""
 
     def __init__(self) -> None:
         self._by_status: Counter[int] = Counter()

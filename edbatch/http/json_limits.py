@@ -1,4 +1,4 @@
-"""Limits on JSON that are checked before it is parsed, in time linear in its length."""
+"""Limits on JSON, checked before parsing, in time linear in its length."""
 
 import json
 import re
@@ -8,10 +8,10 @@ import numpy as np
 
 from edbatch.http.refusal import Refusal
 
-# A string that is not closed ends with the text, so no character is read twice.
+# An unclosed string extends to the end of the text, so no character is read twice.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _NOT_FINITE = re.compile(rb"NaN|Infinity")
-# Tried where digits begin, and not at each of them.
+# The lookbehind makes it match at the beginning of digits only, not at each digit.
 _MAYBE_HUGE = re.compile(rb"[eE]\+?[0-9]{2}|(?<![0-9])[0-9]{300}")
 _BRACKETS = np.zeros(256, np.int8)
 _BRACKETS[list(b"[{")] = 1
@@ -19,14 +19,14 @@ _BRACKETS[list(b"]}")] = -1
 
 
 def check_json_text(body: bytes, max_depth: int) -> None:
-    """Checks how deep JSON is nested, and that its numbers are finite.
+    """Checks the nesting depth of JSON, and that its numbers are finite.
 
     Args:
-        body: The text, which need not be JSON at all.
-        max_depth: How many brackets may be open at once.
+        body: The text, which may be invalid JSON.
+        max_depth: Maximum number of brackets open at once.
 
     Raises:
-        Refusal: It is nested too deeply, or a number is not finite.
+        Refusal: The text is nested too deeply, or a number is not finite.
 
     Example:
         >>> check_json_text(b'{"a": [1, "]]][[[["]}', 2)
@@ -52,12 +52,12 @@ def check_json_text(body: bytes, max_depth: int) -> None:
 
 
 def _check_huge(body: bytes) -> None:
-    """Refuses numbers like 1e999, which are JSON and would be read as infinity."""
+    """Refuses numbers like 1e999, which are valid JSON but parse as infinity."""
     try:
-        # As UTF-8: of other encodings, the brackets were not counted.
+        # UTF-8 only: in other encodings the brackets were not counted.
         text = str(body, "utf-8-sig")
         json.loads(text, parse_float=_finite, parse_int=_short)
-    except ValueError:  # no JSON: the parser behind says where
+    except ValueError:  # not JSON: the parser that follows reports where
         return
 
 

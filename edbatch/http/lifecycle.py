@@ -1,4 +1,4 @@
-"""From warming up to shut down: whether requests are taken, and how many run."""
+"""Life cycle of a server: its phase, and the requests it has accepted."""
 
 import asyncio
 import time
@@ -19,12 +19,12 @@ class Phase(Enum):
 
 
 class Lifecycle:
-    """The phase of a server. All of it happens in the event loop.
+    """The phase and active requests of a server. Runs in the event loop only.
 
     Attributes:
         phase: The phase.
-        began: When it began, in seconds since the epoch.
-        active: Requests that were taken and have no answer yet.
+        began: Start time of the server, in seconds since the epoch.
+        active: Number of accepted requests without an answer.
     """
 
     def __init__(self) -> None:
@@ -37,33 +37,33 @@ class Lifecycle:
         self._idle.set()
 
     def ready(self) -> None:
-        """Takes requests from now on, unless it is shutting down already."""
+        """Accepts requests from now on, unless the server is already shutting down."""
         if self.phase is Phase.WARMING_UP:
             self.phase = Phase.READY
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Reads the body of a request; not on when no more requests are taken.
+        """Context for reading the body of a request; a shutdown aborts it.
 
         Raises:
-            Refusal: No more are taken.
+            Refusal: The server is shutting down.
         """
         with self._until_cancelled(self._readers):
             yield
 
     @contextmanager
     def _until_cancelled(self, tasks: set[asyncio.Task[Any] | None]) -> Iterator[None]:
-        """Keeps the task among others, which a shutdown cancels.
+        """Adds the current task to a set of tasks that a shutdown cancels.
 
         Raises:
-            Refusal: In place of the cancellation.
+            Refusal: The task was cancelled by the shutdown.
         """
         task = asyncio.current_task()
         tasks.add(task)
         try:
             yield
         except asyncio.CancelledError:
-            # By the shutdown, unless somebody else has cancelled it, too.
+            # Cancelled by the shutdown only, not by anyone else, too.
             if (
                 self.phase is Phase.DRAINING
                 and task is not None
@@ -76,10 +76,10 @@ class Lifecycle:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Takes a request, which has an answer at the end.
+        """Context of an accepted request, until its answer.
 
         Raises:
-            Refusal: No requests are taken, or this one was given up.
+            Refusal: The server does not accept requests, or gave this one up.
         """
         if self.phase is Phase.WARMING_UP:
             raise retry_later(
@@ -98,15 +98,15 @@ class Lifecycle:
                 self._idle.set()
 
     async def drain(self, timeout_s: float) -> bool:
-        """Takes no more requests, and waits until all taken have an answer.
+        """Accepts no more requests, and waits for the answers of accepted ones.
 
-        Those whose body is still being read are refused at once.
+        Requests whose body is still being read are refused at once.
 
         Args:
-            timeout_s: Seconds to wait at most.
+            timeout_s: Maximum seconds to wait.
 
         Returns:
-            Whether all have one.
+            Whether all accepted requests have an answer.
         """
         self.phase = Phase.DRAINING
         _cancel(self._readers)
@@ -117,7 +117,7 @@ class Lifecycle:
         return True
 
     def give_up(self) -> None:
-        """Refuses the requests that were taken and have no answer."""
+        """Refuses all accepted requests that have no answer."""
         _cancel(self._taken)
 
 

@@ -1,11 +1,11 @@
-"""Limits on requests."""
+"""Configurable limits on HTTP requests."""
 
 from dataclasses import dataclass
 
 from edbatch.arguments import check_number
 from edbatch.errors import ServiceError
 
-# The parser and the checker of Pydantic stop at 200.
+# Pydantic's parser and validator stop at 200.
 MOST_DEPTH = 190
 
 
@@ -14,9 +14,9 @@ class Limits:
     """Limits on requests over HTTP.
 
     Attributes:
-        max_body_bytes: Length of a body.
-        max_depth: Brackets of its JSON that may be open at once.
-        deadline_ms: Deadline of requests that name none; or None.
+        max_body_bytes: Maximum length of a body.
+        max_depth: Maximum number of open brackets in its JSON.
+        deadline_ms: Default deadline of requests, in milliseconds; None for none.
 
     Raises:
         ServiceError: A limit is out of range.

@@ -1,7 +1,7 @@
-"""Writes a log in a thread of its own, since whoever reads it may stop reading.
+"""A logging handler that writes in its own thread, since the log's reader may stop.
 
-A pipe that is full holds whoever writes to it: were that the event loop, the server
-would answer nobody, and no signal would end it.
+Writing to a full pipe blocks. If the event loop did the writing, the server would
+answer no one, and no signal would end it.
 """
 
 import contextlib
@@ -14,18 +14,18 @@ from typing import TextIO
 
 _MOST_WAITING = 10_000  # lines
 FLUSH_S = 1.0
-# Between two writes, so that under load one of them has many lines.
+# Pause between two writes, so that under load each write has many lines.
 _PAUSE_S = 0.01
 
 
 class LogThread(logging.Handler):
-    """Writes lines to a stream, in the order in which they come.
+    """Writes log lines to a stream, in order.
 
-    Lines that come while too many wait are dropped; a line says how many they were.
+    If too many lines are waiting, new ones are dropped; a line reports how many.
 
     Args:
-        stream: Where to write.
-        most: How many lines may wait.
+        stream: The stream to write to.
+        most: Maximum number of waiting lines.
     """
 
     def __init__(self, stream: TextIO, most: int = _MOST_WAITING) -> None:
@@ -38,17 +38,17 @@ class LogThread(logging.Handler):
             os.register_at_fork(after_in_child=self._begin)
 
     def _begin(self) -> None:
-        """Starts the thread; that of a forked process is not there."""
+        """Starts the thread; called again in a forked process, which lacks it."""
         self._lines.clear()
         self._is_writing = False
-        self._changed = threading.Condition()  # that of the parent may be held
+        self._changed = threading.Condition()  # the parent's may be locked
         threading.Thread(target=self._run, name="edbatch log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Lets a record wait to be written."""
+        """Queues a record to be written."""
         try:
             line = self.format(record)
-        except Exception as error:  # of a value that cannot be told
+        except Exception as error:  # a value cannot be formatted
             line = self._told(
                 f"a line of {record.name} cannot be written: {type(error).__name__}"
             )
@@ -60,17 +60,17 @@ class LogThread(logging.Handler):
                 self._dropped += 1
 
     def flush(self) -> None:
-        """Waits until all is written, but not long."""
+        """Waits up to `FLUSH_S` seconds until everything is written."""
         self.wait(FLUSH_S)
 
     def wait(self, timeout: float) -> bool:
-        """Waits until all is written.
+        """Waits until everything is written.
 
         Args:
-            timeout: Seconds to wait at most.
+            timeout: Maximum seconds to wait.
 
         Returns:
-            Whether it is.
+            Whether everything is written.
         """
         with self._changed:
             return self._changed.wait_for(self._is_done, timeout)
@@ -94,7 +94,7 @@ class LogThread(logging.Handler):
                         " them"
                     )
                 )
-            with contextlib.suppress(OSError, ValueError):  # the reader has ended
+            with contextlib.suppress(OSError, ValueError):  # the stream is closed
                 self._stream.write("".join(f"{each}\n" for each in lines))
                 self._stream.flush()
             time.sleep(_PAUSE_S)

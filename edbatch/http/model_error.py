@@ -1,4 +1,4 @@
-"""Errors of a model for one input, apart from errors of the server."""
+"""Distinguishes errors of a model for one input from errors of the server."""
 
 import functools
 from collections.abc import Callable
@@ -19,14 +19,14 @@ _LONGEST = 300  # characters of a message that a client is shown
 class InputError(Exception):
     """The user's own code raised an exception for this input.
 
-    Be it any exception but Ctrl-C: `SystemExit` may end neither the server nor the
-    event loop.
+    Covers every exception except Ctrl-C, since `SystemExit` must end neither the server
+    nor the event loop.
 
     Args:
         error: The exception.
 
     Attributes:
-        described: Its kind and text, and the line of the user's code, for the log.
+        described: Its type and message, and the line of the user's code, for the log.
     """
 
     def __init__(self, error: BaseException) -> None:
@@ -39,7 +39,7 @@ class InputError(Exception):
         self._told, self.described = told, described
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies what it tells; its traceback, and the exception, are of here."""
+        """Pickles the messages only, not the traceback and the exception."""
         return _told_again, (self._told, self.described)
 
 
@@ -50,10 +50,10 @@ def _told_again(told: str, described: str) -> InputError:
 
 
 def first_line(error: BaseException, *, with_type: bool = False) -> str:
-    """Returns the first line of an exception's message, cut where it is long."""
+    """Returns the first line of an exception's message, truncated if long."""
     try:
         line = (str(error).strip().splitlines() or [""])[0]
-    except BaseException:  # of the user's own class
+    except BaseException:  # raised by a user's `__str__`
         line = ""
     if not isinstance(error, EdbatchError) and with_type:
         line = f"{type(error).__name__}: {line}" if line else type(error).__name__
@@ -62,11 +62,11 @@ def first_line(error: BaseException, *, with_type: bool = False) -> str:
 
 
 def guarded_batch(model: Callable[[Any, Any], Any] | Batched, policy: Any) -> Batched:
-    """Batches a model whose own errors are `InputError`.
+    """Batches a model so that its own exceptions are raised as `InputError`.
 
     Args:
-        model: The model, or a batched function, which keeps its options.
-        policy: A policy, or None for that of the batched function, or the default.
+        model: The model, or a batched function, whose options are kept.
+        policy: A policy; None for that of the batched function, or the default.
 
     Returns:
         The batched function.
@@ -83,13 +83,13 @@ def guarded_batch(model: Callable[[Any, Any], Any] | Batched, policy: Any) -> Ba
 
 
 def guarded(model: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Returns the model, whose own exceptions are raised as `InputError`."""
+    """Wraps a model so that its own exceptions are raised as `InputError`."""
 
     @functools.wraps(model)
     def own(params: Any, instance: Any) -> Any:
         try:
             return model(params, instance)
-        except GreenletExit:  # the instance is suspended, and ends
+        except GreenletExit:  # a suspended instance is being ended
             raise
         except BaseException as error:
             if is_ctrl_c(error):

@@ -1,8 +1,8 @@
-"""The process of a server: its socket, its signals, and how it ends.
+"""The process of an HTTP server: socket, signals and shutdown.
 
-The first SIGTERM, SIGINT or SIGHUP drains: the server is not ready at once, refuses new
-requests, and answers those that it took; then the process ends. A second one ends it at
-once.
+The first SIGTERM, SIGINT or SIGHUP drains: the server becomes not ready at once,
+refuses new requests, and answers accepted ones; then the process ends. A second SIGTERM
+or SIGINT ends it at once.
 """
 
 import asyncio
@@ -28,36 +28,36 @@ from edbatch.http.request_log import flush_log, say
 
 _BACKLOG = 1024
 _CLOSE_S = 2  # for the last answers to reach their clients
-_FULL_S = 10.0  # between lines about the same trouble
+_FULL_S = 10.0  # between log lines about the same problem
 _KEEP_ALIVE_S = 30
-# The event loop parses requests beside the thread that runs waves, which gives up
-# Python's lock in each of them, and would wait 5 ms to have it back.
+# While the event loop parses requests, the thread that runs waves releases the GIL in
+# each wave, and by default would wait 5 ms to get it back.
 _SWITCH_S = 2e-4
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Binds a socket, so that a port in use is told about before anything is loaded.
+    """Binds a socket; called first, so that a port in use is reported at once.
 
     Args:
         host: A name or address of this machine.
-        port: The port; 0 for any that is free.
+        port: The port; 0 for any free one.
 
     Returns:
-        The socket.
+        The listening socket.
 
     Raises:
-        ServiceError: It cannot be bound, or the host is none of this machine.
+        ServiceError: The socket cannot be bound, or the host is not this machine.
     """
     try:
         [first, *_] = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-    except (OSError, UnicodeError) as error:  # a label that is too long, say
+    except (OSError, UnicodeError) as error:  # for example a label that is too long
         raise _not_of_this_machine(host) from error
     family, kind, protocol, _, address = first
     try:
-        # With the protocol: by it asyncio knows that connections are of TCP, and has
-        # them send an answer's body without waiting 40 ms for the head's receipt.
+        # With the protocol given, asyncio recognizes TCP and sets TCP_NODELAY: answers
+        # send their body without waiting 40 ms for the acknowledgement of their head.
         found = socket.socket(family, kind, protocol)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -84,11 +84,11 @@ def _not_of_this_machine(host: str) -> ServiceError:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Uvicorn without its own signals."""
+    """Uvicorn without its own signal handlers."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leaves signals alone."""
+        """Installs no signal handlers."""
         yield
 
 
@@ -97,11 +97,11 @@ class Process:
 
     Args:
         app: The application.
-        socket: A socket that listens.
-        drain_s: Seconds to wait at most, after the first signal, for answers.
+        socket: A listening socket.
+        drain_s: Maximum seconds to wait for answers after the first signal.
 
     Attributes:
-        error: What the warm-up ended with, if it failed.
+        error: The exception of the warm-up, if it failed.
     """
 
     def __init__(self, app: Starlette, socket: socket.socket, drain_s: float) -> None:
@@ -131,7 +131,7 @@ class Process:
         """Serves until a signal.
 
         Returns:
-            The exit code: 0 if all requests that were taken have an answer.
+            The exit code: 0 if all accepted requests were answered, otherwise 1.
         """
         before = sys.getswitchinterval()
         sys.setswitchinterval(_SWITCH_S)
@@ -143,7 +143,7 @@ class Process:
         return self._code
 
     def _fail(self, error: Exception) -> None:
-        """Ends the process, since it can never serve."""
+        """Ends the process after a failed warm-up, since it can never serve."""
         self.error = error
         self._uvicorn.should_exit = True
 
@@ -166,7 +166,7 @@ class Process:
     def _on_problem(
         self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
     ) -> None:
-        """Writes one line while no file is left, where asyncio writes thousands."""
+        """Logs one line if file descriptors run out, where asyncio logs thousands."""
         if not str(context.get("message")).startswith("socket.accept() out of"):
             loop.default_exception_handler(context)
         elif loop.time() > self._full_until:
@@ -175,7 +175,7 @@ class Process:
 
     def _on_signal(self, number: int) -> None:
         if number == signal.SIGHUP and self._signals:
-            return  # a shell sends it to its jobs, and the kernel sends it again
+            return  # both the shell and the kernel may send it
         self._signals += 1
         if self._signals > 1:
             say("ended by a second signal", logging.WARNING)
@@ -190,28 +190,28 @@ class Process:
             self._code = 1
             left = endpoints.lifecycle.active
             say("requests without an answer", logging.WARNING, active=left)
-        # Those that have no answer by now fail.
+        # Requests without an answer fail now.
         try:
             closing = in_daemon_thread(endpoints.server.close)
             await asyncio.wait_for(closing, _CLOSE_S)
-        except TimeoutError:  # a model does not return
+        except TimeoutError:  # the model's code does not return
             endpoints.lifecycle.give_up()
         self._uvicorn.should_exit = True
 
 
 def _freeze() -> None:
-    """Keeps Python's collector from looking through what stays, as vLLM does.
+    """Excludes long-lived objects from Python's garbage collector, as vLLM does.
 
-    What was compiled and traced is some 100,000 objects; while they are looked through,
-    nobody is served.
+    Compilation and tracing leave some 100,000 objects; while the collector scans them,
+    no request is served.
     """
     gc.collect()
     gc.freeze()
 
 
 def end_now(code: int) -> None:
-    """Ends the process as it is: threads that compile or run a model do not hold it."""
-    # To flush a stream that nobody reads would wait for ever. One may be closed, too.
+    """Ends the process at once, without waiting for threads that compile or run."""
+    # Flushing a stream that no one reads would block forever. It may also be closed.
     streams = (sys.stdout, sys.stderr if flush_log() else None)
     for stream in filter(None, streams):
         with contextlib.suppress(OSError, ValueError):

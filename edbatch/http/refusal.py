@@ -1,4 +1,4 @@
-"""Answers that are no result: a status, a code for programs, a sentence for people."""
+"""Error answers: an HTTP status, a code for programs, a sentence for people."""
 
 from typing import Any
 
@@ -12,18 +12,18 @@ from edbatch.errors import (
 )
 from edbatch.http.model_error import InputError, first_line
 
-HUNG_UP = 499  # in the log; nobody reads the answer
+HUNG_UP = 499  # for the log; the client does not read the answer
 RETRY_S = "1"
 
 
 class Refusal(Exception):
-    """A request that gets no result.
+    """A request is answered with an error.
 
     Args:
         status: The HTTP status.
-        code: Words for programs, joined by ``_``.
+        code: Error code for programs, words joined by ``_``.
         message: A sentence for people.
-        headers: More headers.
+        headers: Additional headers.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class Refusal(Exception):
         self.headers = headers or {}
 
     def body(self) -> dict[str, Any]:
-        """Returns what the client is told, as JSON."""
-        # A lone surrogate, as in a file name that is not UTF-8, is no text in UTF-8.
+        """Returns the JSON body of the answer."""
+        # A lone surrogate, as in a file name that is not UTF-8, has no UTF-8 encoding.
         message = self.message.encode("utf-8", "backslashreplace").decode()
         return {"error": {"code": self.code, "message": message}}
 
@@ -49,18 +49,18 @@ class Refusal(Exception):
 
 
 def retry_later(status: int, code: str, message: str) -> Refusal:
-    """Returns a refusal of a request that may be sent again soon."""
+    """Returns a refusal with ``Retry-After``, of a request to be sent again soon."""
     return Refusal(status, code, message, {"Retry-After": RETRY_S})
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """Returns what the client is told about an exception.
+    """Returns the error answer for an exception.
 
     Args:
-        error: What a request ended with.
+        error: The exception that ended a request.
 
     Returns:
-        The refusal; of status 500, which tells nothing, if it is the server's own.
+        The refusal; for errors of the server itself, a status 500 without details.
     """
     match error:
         case Refusal():
@@ -86,7 +86,7 @@ def refusal_of(error: Exception) -> Refusal:
 
 
 def shutting_down() -> Refusal:
-    """Returns the refusal of a server that is about to end."""
+    """Returns the refusal sent by a server that is shutting down."""
     return Refusal(
         503,
         "shutting_down",

@@ -1,4 +1,4 @@
-"""One line of JSON for each request, and for what else a server has to say."""
+"""Structured logging: one line of JSON per request and per message of the server."""
 
 import json
 import logging
@@ -16,15 +16,15 @@ from edbatch.http.refusal import HUNG_UP
 
 LOG = logging.getLogger("edbatch.http")
 ID_HEADER = "X-Request-Id"
-# Asked every few seconds by programs; in the log only when it is to hold everything.
+# Polled by programs every few seconds; logged at level DEBUG only.
 _ROUTINE = frozenset({"/healthz", "/readyz", "/metrics", "/v1/stats"})
 _LONGEST_PATH = 200
-_NO_HTTP = "Invalid HTTP request received."  # of which a line of our own tells more
+_NO_HTTP = "Invalid HTTP request received."  # edbatch logs a more detailed line
 _ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 
 
 class JsonLines(logging.Formatter):
-    """Writes a record as one line of JSON; ``fields`` of a record are fields of it."""
+    """Formats a record as one line of JSON, including the record's ``fields``."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the line."""
@@ -47,13 +47,14 @@ class JsonLines(logging.Formatter):
 
 
 def log_as_json(level: str) -> None:
-    """Lets all loggers of the process write JSON to stderr.
+    """Makes all loggers of the process write JSON to stderr.
 
     Args:
-        level: The least level that is written, a name in lower case.
+        level: The lowest level that is written, a name in lower case. For loggers other
+            than ``edbatch`` and ``uvicorn``, it is WARNING at least.
     """
     handler: logging.Handler = logging.NullHandler()
-    if sys.stderr is not None:  # else it is closed
+    if sys.stderr is not None:  # None if it is closed
         handler = LogThread(sys.stderr)
     handler.setFormatter(JsonLines())
     root = logging.getLogger()
@@ -65,7 +66,7 @@ def log_as_json(level: str) -> None:
         own.handlers.clear()
         own.propagate = True
         own.setLevel(level.upper())
-    # What it says at this level, the lines about the server say, too.
+    # Its lower levels repeat what edbatch logs about the server.
     told = logging.getLogger("uvicorn.error")
     told.setLevel(others)
     told.addFilter(_is_told_by_uvicorn_alone)
@@ -77,23 +78,23 @@ def _is_told_by_uvicorn_alone(record: logging.LogRecord) -> bool:
 
 
 def flush_log() -> bool:
-    """Waits a moment until all lines are written; returns whether they are."""
+    """Waits up to `FLUSH_S` seconds until all lines are written; returns whether so."""
     handlers = logging.getLogger().handlers
     return all(each.wait(FLUSH_S) for each in handlers if isinstance(each, LogThread))
 
 
 def say(message: str, level: int = logging.INFO, **fields: Any) -> None:
-    """Writes a line about the server itself."""
+    """Logs a message of the server itself."""
     LOG.log(level, message, extra={"fields": fields})
 
 
 class RequestLog:
-    """Gives each request an id, and writes a line when it has its answer.
+    """ASGI middleware that gives each request an id, and logs a line per answer.
 
-    Bodies are not written, nor query strings.
+    Bodies and query strings are not logged.
 
     Args:
-        app: The application behind.
+        app: The wrapped application.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -141,7 +142,7 @@ class RequestLog:
 
 
 def _request_id(scope: Scope) -> str:
-    """The client's own id if it is a short word, else a new one."""
+    """Returns the client's own request id if it is a short word, else a new one."""
     for name, value in scope["headers"]:
         if name == ID_HEADER.lower().encode():
             found = str(value, "latin-1")

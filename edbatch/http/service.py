@@ -1,4 +1,4 @@
-"""A model with all that it needs to be served: what a user's module exports."""
+"""`Service`: a model with its types for serving, exported by a user's module."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -17,34 +17,35 @@ def same(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Service:
-    """A model, and how its requests and answers look in JSON.
+    """A model, with the JSON format of its requests and answers.
 
-    A request goes through ``input``, which checks it, ``decode``, ``model`` and
-    ``encode``. What ``decode`` and ``model`` raise is the client's error, that of this
-    one request; what ``encode`` raises is the server's. ``encode``, and ``decode`` of
-    small bodies, run in the event loop, where other requests wait meanwhile.
+    A request is validated against ``input``, then passed through ``decode``, ``model``
+    and ``encode``. Exceptions of ``decode`` and ``model`` count as errors of the client
+    and affect this request only; exceptions of ``encode`` are errors of the server.
+    ``encode``, and ``decode`` of small bodies, run in the event loop and block other
+    requests meanwhile.
 
     Attributes:
         model: ``model(params, instance)``, or the batched function that `edbatch.batch`
             made of it.
-        input: The type of a request's input: any that Pydantic checks, such as
+        input: The type of a request's input: any type that Pydantic validates, such as
             ``list[float]``, a data class, a Pydantic model or an ``Annotated`` type
-            with bounds. JSON is checked strictly against it, and the schema is made
-            of it.
-        decode: Makes an instance of a checked input; by default it is one.
-        encode: Makes JSON (dicts, lists, numbers, text) of an answer.
+            with bounds. JSON is validated strictly against it, and the JSON Schema is
+            generated from it.
+        decode: Converts a validated input to an instance; by default the input itself.
+        encode: Converts a result to JSON values (dicts, lists, numbers, strings).
         output: The type of the answer's JSON, for the schema only.
-        examples: Inputs as JSON, or a function that returns some, by which the server
-            is warmed up; the first stands in the schema. The more they are like the
-            requests to come, in size too, the less is compiled later.
-        init_params: Makes parameters, of a key of `jax.random` or of nothing: they give
-            a file of parameters its structure, and are served where there is no file.
-        load_params: Reads parameters from a path, in place of the formats that are
-            known by themselves.
+        examples: Inputs as JSON, or a function that returns some. The server is warmed
+            up with them, and the schema contains the first. The closer they are to
+            later requests, also in size, the less is compiled later.
+        init_params: Creates parameters from a `jax.random` key, or without arguments.
+            They define the structure for a parameter file, and are served if there is
+            no file.
+        load_params: Reads parameters from a path, instead of the built-in formats.
         name: The name for people and metrics; by default that of the model.
 
     Raises:
-        ServiceError: A function is none.
+        ServiceError: An attribute that must be a function is not one.
 
     Example:
         >>> import edbatch as eb
@@ -91,5 +92,5 @@ class Service:
             object.__setattr__(self, "name", found)
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         return f"<Service {self.name!r}>"

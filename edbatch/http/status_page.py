@@ -1,4 +1,4 @@
-"""The status page: plain HTML, CSS and JavaScript from this package alone."""
+"""The status page: plain HTML, CSS and JavaScript files from this package."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ _FILES = {
     "/chart.js": ("chart.js", "text/javascript"),
 }
 _HEADERS = {
-    # Nothing is loaded from elsewhere, and nobody shows the page in a frame.
+    # Nothing is loaded from other hosts, and the page cannot be framed.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src"
     " 'self'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none';"
     " frame-ancestors 'none'",
@@ -26,7 +26,7 @@ _HEADERS = {
 
 
 def page_routes() -> list[Route]:
-    """Returns the routes of the page's files."""
+    """Returns the routes of the status page's files."""
     return [
         Route(path, _sends(_FOLDER / name, kind))
         for path, (name, kind) in _FILES.items()

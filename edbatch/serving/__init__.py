@@ -1,7 +1,7 @@
-"""Serving: requests that arrive over time, each of which joins at the next wave.
+"""Serving with continuous batching: each request joins at the next wave.
 
-At hidden 128 a server answers 1.6 times as many trees per second as one that collects
-requests in windows and runs each window to its end, and 1.4 to 1.5 times as many
+At hidden 128, a server answers 1.6 times as many trees per second as one that batches
+requests in time windows and runs each window to its end, and 1.4 to 1.5 times as many
 translations and parses (`experiments/load_test.py`, docs/results-serving.md).
 """
 

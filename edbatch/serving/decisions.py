@@ -1,11 +1,12 @@
-"""A serving policy decides what runs in the next wave of a server.
+"""Decisions of a serving policy: which batches run in the next wave of a server.
 
-It is shown the same state as in simulation (`edbatch.schedule.serving`): what is ready
-among the nodes that requests in flight need, since when, and for whom. It decides batch
-after batch until it looks, waits, or nothing is left; these batches run as one wave.
+The policy observes the same state as in simulation (`edbatch.schedule.serving`): which
+nodes needed by requests in flight are ready, since when, and for which requests. It
+chooses one batch after the other until it decides to look at values or to wait, or no
+node is left; these batches run as one wave.
 
-What a policy cannot do is stop the server: where a node has been ready for longer than
-the server's patience, the wave runs all that is needed.
+A policy cannot stall the server: if a node has been ready for longer than the server's
+patience, the wave runs all nodes that are needed.
 """
 
 import logging
@@ -44,16 +45,16 @@ log = logging.getLogger("edbatch")
 
 
 def as_serving_policy(policy: Any) -> ServingPolicy:
-    """Returns the serving policy that a user names or gives.
+    """Returns a serving policy, read from a file if a path is given.
 
     Args:
-        policy: The path of a file of ``train-policy --serving``, or the policy.
+        policy: The path of a file from ``train-policy --serving``, or the policy.
 
     Returns:
         The policy.
 
     Raises:
-        EdbatchError: It is something else.
+        EdbatchError: The argument is neither.
         PolicyError: The file cannot be read.
     """
     if isinstance(policy, ServingPolicy):
@@ -69,14 +70,14 @@ def as_serving_policy(policy: Any) -> ServingPolicy:
 
 
 def of_another_model(policy: Any, type_keys: Sequence[TypeKey]) -> str | None:
-    """Says that a policy was trained on none of a model's operations.
+    """Checks whether a policy was trained on none of a model's types.
 
     Args:
         policy: The policy.
         type_keys: The model's types.
 
     Returns:
-        A sentence; None where it was trained on some, or knows none at all.
+        A message if so; None if it was trained on some of them, or has no types.
     """
     known = {(each.cell, each.path) for each in getattr(policy, "types", ())}
     asked = {(each.cell, each.path) for each in type_keys}
@@ -96,12 +97,12 @@ class WaveDecider:
 
     Args:
         policy: The policy.
-        max_rows: No batch is wider, in rows.
-        patience_ms: For how long a node may be ready before the server overrules.
-        told: What was said of the policy so far, which is said once.
+        max_rows: Maximum width of a batch, in rows.
+        patience_ms: How long a node may be ready before the server overrules.
+        told: Warnings about the policy already logged; each is logged once.
 
     Attributes:
-        policy: The policy, for the types that were met last.
+        policy: The policy, adapted to the latest set of types.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class WaveDecider:
         self._patience_ms = patience_ms
         self._view: View | None = None
         self._rank = 0
-        # Of nodes that were ready and did not run, ascending by key.
+        # Nodes that were ready but did not run, ascending by key.
         self._key = np.zeros(0, np.int64)
         self._ready_ms = np.zeros(0)
         self._kept_rank = np.zeros(0, np.int64)
@@ -127,9 +128,9 @@ class WaveDecider:
         self._batches = 0
 
     def forget(self) -> None:
-        """Forgets the wave that was decided last, which does not run.
+        """Discards the latest decision, whose wave does not run.
 
-        Nodes that it would have made ready are not.
+        Nodes that the wave would have made ready are not ready.
         """
         kept = self._ready_in == BEFORE
         self._key, self._ready_ms = self._key[kept], self._ready_ms[kept]
@@ -142,17 +143,17 @@ class WaveDecider:
         """Decides a wave.
 
         Args:
-            nodes: What can run; one node at least.
+            nodes: The nodes that can run; at least one.
             now_ms: The server's clock.
-            arrived: Requests that have arrived and not joined.
+            arrived: Number of requests that have arrived but not joined.
 
         Returns:
-            The schedule of the wave, of places in `nodes`; `WAIT`; or None where the
-            server overrules the policy, and everything runs.
+            The schedule of the wave, as positions in `nodes`; `WAIT`; or None if the
+            server overrules the policy, and all nodes run.
 
         Raises:
-            PolicyError: The policy has decided for something that is not allowed.
-            Exception: What the policy raised.
+            PolicyError: The policy made an invalid decision.
+            Exception: Raised by the policy.
         """
         self._bind(nodes.type_keys)
         frontier = self._frontier(nodes, now_ms)
@@ -182,10 +183,10 @@ class WaveDecider:
         return WAIT if decided == WAIT else schedule_of(frontier)
 
     def ran(self, began_ms: float, ended_ms: float) -> None:
-        """Notes when the wave that was decided last began and ended.
+        """Records when the latest decided wave began and ended.
 
-        Its batches are taken to be equally long: what became ready in one of them is
-        ready since its end.
+        All of its batches are assumed to take equally long: nodes made ready by a batch
+        are ready since the end of that batch.
 
         Args:
             began_ms: When it began, on the server's clock.
@@ -195,7 +196,7 @@ class WaveDecider:
         self.ran_until(began_ms + batch_ms * np.arange(1, self._batches + 1))
 
     def ran_until(self, end_ms: np.ndarray) -> None:
-        """Notes when each batch of the wave that was decided last ended.
+        """Records when each batch of the latest decided wave ended.
 
         Args:
             end_ms: The times, ``[S] float64``.
@@ -207,7 +208,7 @@ class WaveDecider:
     def state(
         self, frontier: WaveFrontier, now_ms: float, in_flight: int, arrived: int
     ) -> ServingState:
-        """Returns what the policy is shown."""
+        """Returns the policy's observation."""
         assert self._view is not None, "it was made for the types"
         describe(frontier, now_ms, self._view)
         waiting, remaining, oldest, waited, slack, heads = map(np.copy, self._view)
@@ -230,7 +231,7 @@ class WaveDecider:
             if sentence is not None and not self._told:
                 self._told.add(sentence)
                 log.warning("%s", sentence)
-            # One that was made for fewer types has forgotten what it knew of others.
+            # From the given policy: one adapted to fewer types has dropped the others.
             self.policy = self._given.for_types(type_keys)
             self._view = new_view(len(type_keys))
         self._types = type_keys
@@ -258,7 +259,7 @@ class WaveDecider:
     def _ask(
         self, frontier: WaveFrontier, now_ms: float, in_flight: int, arrived: int
     ) -> int:
-        """Asks about one batch after the other; returns the last decision."""
+        """Asks for batches until the policy stops; returns the last decision."""
         policy = self.policy
         while True:
             state = self.state(frontier, now_ms, in_flight, arrived)
@@ -271,7 +272,7 @@ class WaveDecider:
             add_batch(frontier, int(decision), self._max_rows, now_ms)
 
     def _keep(self, nodes: FlightNodes, frontier: WaveFrontier) -> None:
-        """Remembers what is ready and does not run in this wave."""
+        """Remembers the nodes that are ready but do not run in this wave."""
         left = frontier.rank >= 0
         left[frontier.order[: frontier.counts[ROWS]]] = False
         kept = np.flatnonzero(left)
@@ -283,7 +284,7 @@ class WaveDecider:
 
 
 def schedule_of(frontier: WaveFrontier) -> Schedule:
-    """Returns the batches that were decided."""
+    """Returns the batches chosen for a wave, as a schedule."""
     batches, rows = frontier.counts[BATCHES], frontier.counts[ROWS]
     return Schedule(
         frontier.order[:rows].copy(),

@@ -1,4 +1,4 @@
-"""Durations of requests: percentiles of the latest, and counts by bucket of all."""
+"""Request durations: percentiles of the latest, and a histogram of all."""
 
 import threading
 from bisect import bisect_left
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_KEPT = 8192  # latest durations from which percentiles are taken
-# Percentiles that a monitoring system interpolates between these are right within a
-# third, from half a millisecond to a minute.
+_KEPT = 8192  # number of latest durations used for percentiles
+# Percentiles that a monitoring system interpolates between these bounds are correct to
+# within a third, from half a millisecond to a minute.
 BOUNDS_MS = (
     *(0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5),
     *(10.0, 15.0, 20.0, 30.0, 50.0, 75.0),
@@ -23,9 +23,9 @@ class Latency:
     """Percentiles of the latest requests, in milliseconds; NaN if there are none.
 
     Attributes:
-        p50: Half of the requests took at most so long.
-        p95: Of a hundred, 95.
-        p99: Of a hundred, 99.
+        p50: The median.
+        p95: The 95th percentile.
+        p99: The 99th percentile.
     """
 
     p50: float
@@ -35,11 +35,11 @@ class Latency:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Histogram of requests' durations since the server began.
+    """Histogram of request durations since the server started.
 
     Attributes:
         bounds_ms: Upper bounds of the buckets, in milliseconds, ascending. ``[B]``
-        counts: Requests in each bucket, and in a last one those above all bounds; not
+        counts: Requests in each bucket, and in a last one above all bounds; not
             cumulative. ``[B + 1]``
         sum_ms: The sum of all durations, in milliseconds.
     """
@@ -49,12 +49,12 @@ class Histogram:
     sum_ms: float
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         return f"<Histogram of {sum(self.counts)} durations>"
 
 
 class Durations:
-    """Durations of requests, which several threads add to and read."""
+    """Thread-safe collection of request durations."""
 
     def __init__(self) -> None:
         self._latest: deque[float] = deque(maxlen=_KEPT)
@@ -76,7 +76,7 @@ class Durations:
         return percentiles(latest)
 
     def histogram(self) -> Histogram:
-        """Returns how many requests took how long."""
+        """Returns the histogram of all durations."""
         with self._lock:
             return Histogram(BOUNDS_MS, tuple(self._counts), self._sum_ms)
 

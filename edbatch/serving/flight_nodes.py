@@ -1,4 +1,4 @@
-"""Pending nodes of requests in flight, as a serving policy's wave sees them."""
+"""Pending nodes of requests in flight, as input of a serving policy's decision."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from edbatch.waves.runner import WaveRunner
 
 @dataclass(frozen=True, eq=False)
 class FlightNodes:
-    """The ``N`` nodes that ``R`` requests in flight need and that have not run.
+    """The ``N`` pending nodes that ``R`` requests in flight need.
 
     Attributes:
         type_keys: The model's types.
-        key: What a node is known by from wave to wave; ascending with its request.
-        node_type: Type of each node, in an order in which they can run.
-        owner: The request of each.
+        key: Identifier of each node, stable between waves; ascending with its request.
+        node_type: Type of each node, in a topological order.
+        owner: Index of each node's request.
         readers: As `GraphStructure.consumers`.
-        arrival_ms: When each request came, on the server's clock.
-        deadline_ms: Its deadline; infinite for none.
+        arrival_ms: When each request arrived, on the server's clock.
+        deadline_ms: Its deadline; infinite if it has none.
     """
 
     type_keys: tuple[TypeKey, ...]
@@ -36,15 +36,15 @@ class FlightNodes:
 def flight_nodes(
     runner: WaveRunner, requests: Sequence[Request], start_s: float
 ) -> tuple[FlightNodes, np.ndarray]:
-    """Finds what requests need.
+    """Finds the pending nodes that requests need.
 
     Args:
-        runner: Their runner; what was recorded is pending then.
-        requests: All of its requests, as they came.
-        start_s: When the server's clock was at zero, by `time.perf_counter`.
+        runner: Their runner; its recorded nodes become pending.
+        requests: All of its requests, in the order of arrival.
+        start_s: Zero of the server's clock, by `time.perf_counter`.
 
     Returns:
-        The nodes, and the number of each among those that are pending; ``[N] int32``.
+        The nodes, and the index of each among all pending nodes; ``[N] int32``.
     """
     runner.take()
     pending = runner.pending
@@ -52,7 +52,7 @@ def flight_nodes(
     values = [each._value for run in runs for each in run.asked]
     chosen, _ = pending.to_run(np.array(values, np.int64), runner.value_rows)
     owner = request_places(pending.nodes.owner[chosen], [run.number for run in runs])
-    if (owner < 0).any():  # of requests that have ended
+    if (owner < 0).any():  # nodes of requests that have ended
         chosen, owner = chosen[owner >= 0], owner[owner >= 0]
     structure = pending.structure(chosen)
     arrival = np.array([each.submitted for each in requests])
@@ -70,14 +70,14 @@ def flight_nodes(
 
 
 def request_places(owner: np.ndarray, numbers: Sequence[int]) -> np.ndarray:
-    """Returns the request of each node.
+    """Returns the index of each node's request.
 
     Args:
         owner: The number of each node's instance; ``[N] int32``.
         numbers: The number of each request's instance.
 
     Returns:
-        Its place among the requests, -1 where it is of none; ``[N] int32``.
+        The index among the requests, -1 for nodes of no request; ``[N] int32``.
     """
     given = np.asarray(numbers, np.int64)
     order = np.argsort(given)

@@ -1,4 +1,4 @@
-"""The requests that run with the same parameters."""
+"""`Generation`: the requests in flight that share one set of parameters."""
 
 import math
 import time
@@ -22,28 +22,29 @@ from edbatch.waves.asked_values import Asked
 from edbatch.waves.runner import WaveRunner
 from edbatch.waves.wave_execution import NoRoomError
 
-_NUMBERS = 2**31  # keys are derived from numbers of 32 bits
-_TWO_PARTS = 32  # requests from which on they run in two parts
-_MOST_IDLE_WAITS = 64  # decisions to wait, one after the other
+_NUMBERS = 2**31  # keys are derived from 32-bit numbers
+_TWO_PARTS = 32  # minimum number of requests to run in two parts
+_MOST_IDLE_WAITS = 64  # consecutive decisions to wait
 
 
 class Generation:
-    """Requests in flight, run by one runner. All of it happens in one thread.
+    """Requests in flight, run by one runner. Used by one thread only.
 
-    Where there are many they run in two parts: while the device computes the values of
-    one, the other runs in Python. Where a serving policy decides, each part has a
-    decider of its own, which knows since when its nodes are ready.
+    If there are many, they run in two parts: while the device computes the values of
+    one, the other runs in Python. With a serving policy, each part has its own decider,
+    which tracks since when its nodes are ready.
 
     Args:
         runner: A new runner.
         model: Runs one instance, with handles.
-        max_nodes: How many nodes an instance may record between two values.
+        max_nodes: Maximum number of nodes that an instance records between two values.
         type_limit: A limit on the types of cells that requests bring, or None.
         counts: The server's counts.
-        deciders: Decide what the waves of each part run; none for all that is needed.
-        holds: Whether a larger program is compiled in the background, while waves run
-            in parts that the present one holds, and who needs it is held; else all wait
-            for it.
+        deciders: One per part, deciding which nodes its waves run; empty to run all
+            nodes that are needed.
+        holds: Whether a larger program is compiled in the background. Meanwhile waves
+            are split to fit the present program, and requests that need the larger one
+            are held. If False, all requests wait for it.
 
     Attributes:
         runner: The runner.
@@ -69,14 +70,14 @@ class Generation:
             " is max_nodes of the server; send a smaller instance"
         )
         self._requests: dict[int, Request] = {}
-        self._waiting: list[Request] = []  # for a wave
+        self._waiting: list[Request] = []  # for the next wave
         self._held = HeldRequests(runner, self._fail, self.__len__)
         self._holds = holds
         self._launched: deque[tuple[list[Request], Asked]] = deque()
-        self._part_of: dict[int, int] = {}  # of requests, where a policy decides
-        self._running: dict[int, float] = {}  # parts whose waves run, since when
+        self._part_of: dict[int, int] = {}  # part of each request, used with a policy
+        self._running: dict[int, float] = {}  # launch time of each part's running wave
         self._idle_waits = 0  # decisions to wait since a request joined or a wave ran
-        self._most = math.inf  # requests that a wave is tried with, see `_launch`
+        self._most = math.inf  # how many requests the next wave tries, see `_launch`
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -88,23 +89,23 @@ class Generation:
 
     @property
     def held(self) -> int:
-        """Number of requests that wait for a program that is being compiled."""
+        """Number of requests held until a program is compiled."""
         return len(self._held)
 
     @property
     def waits_for_compiler(self) -> bool:
-        """Whether all requests wait for a program that is being compiled."""
+        """Whether all requests are held until a program is compiled."""
         return len(self._held) == len(self) > 0
 
     def has_values(self) -> bool:
-        """Whether the oldest wave has run, so that requests can go on."""
+        """Whether the values of the oldest wave are ready."""
         if not self._launched:
             return False
         values: dict[int, Any] = self._launched[0][1].values
         return all(each.is_ready() for each in values.values())
 
     def start(self, request: Request) -> None:
-        """Runs a request until it asks for values, ends or fails.
+        """Runs a request until it reads a value, ends or fails.
 
         Args:
             request: The request.
@@ -124,12 +125,12 @@ class Generation:
         self._tidy_if_idle()
 
     def _let_wait(self, request: Request) -> None:
-        """Lets a request wait for the next wave, or for a program that knows it."""
+        """Queues a request for the next wave, or holds it for a compilation."""
         if not (self._holds and self._held.holds(request)):
             self._waiting.append(request)
 
     def _tidy_if_idle(self) -> None:
-        """Forgets what requests have left that ended without another wave."""
+        """Frees leftovers of requests that ended without another wave, if none run."""
         if not self._requests:
             self.runner.tidy()
 
@@ -142,8 +143,7 @@ class Generation:
     def _go_on(self, request: Request, step: Callable[[], None]) -> bool:
         """Runs a part of an instance; returns whether it waits for values.
 
-        A part that fails leaves nothing behind: it is cut off the tape that all
-        instances share.
+        If the part fails, its nodes are removed from the tape that all instances share.
         """
         tape = self.runner.tape
         mark = tape.mark()
@@ -166,21 +166,22 @@ class Generation:
         return True
 
     def step(self, arrived: int = 0, *, may_wait: bool = True) -> bool:
-        """Launches a wave if there is room for one, or else waits for the oldest one.
+        """Launches a wave if there is room for one, otherwise waits for the oldest one.
 
-        In the end, after several steps, all requests have their values.
+        After enough steps, all requests have their values.
 
         Args:
-            arrived: Requests that wait outside, for a serving policy to know.
-            may_wait: Whether the policy may decide to wait; else all runs then.
+            arrived: Number of requests that have not joined, for the serving policy.
+            may_wait: Whether the policy may decide to wait; if not, all nodes run
+                instead.
 
         Returns:
-            Whether something was done: False if the policy decided to wait, or all
-            requests wait for a compiler.
+            Whether there was progress: False if the policy decided to wait, or all
+            requests are held for a compilation.
 
         Raises:
-            PolicyError: The policy decided for something that is not allowed.
-            Exception: What the policy raised.
+            PolicyError: The policy made an invalid decision.
+            Exception: Raised by the policy.
         """
         if self._held.is_busy:
             ready = self._held.take_ready()
@@ -199,12 +200,12 @@ class Generation:
 
     @property
     def _parts(self) -> int:
-        """In how many parts requests run: together where they wait for room."""
+        """Number of parts that requests run in; one while waves lack room."""
         is_short = self.runner.execution.lacking
         return 2 if len(self) >= _TWO_PARTS and not is_short else 1
 
     def _launch_decided(self, arrived: int, may_wait: bool) -> bool:
-        """Launches the wave that the policy decides for a part without one."""
+        """Launches a wave, chosen by the policy, for a part without a running one."""
         for part, decider in enumerate(self._deciders):
             own = [r for r in self._waiting if self._part_of[id(r)] == part]
             if not own or part in self._running:
@@ -224,7 +225,7 @@ class Generation:
     def _waits_on(self) -> bool:
         """Counts a decision to wait; returns whether it is obeyed.
 
-        While nothing runs and nobody joins, many policies decide the same for ever.
+        As long as nothing runs and no request joins, many policies would wait forever.
         """
         self._idle_waits += 1
         if self._idle_waits <= _MOST_IDLE_WAITS:
@@ -233,29 +234,32 @@ class Generation:
         return False
 
     def _end_decided(self) -> bool:
-        """Waits for the oldest wave; returns whether there was one, or nobody waits."""
+        """Waits for the oldest wave; returns True if there was one, or none is needed.
+
+        None is needed if no request is waiting.
+        """
         if not self._launched:
             return not self._waiting
         requests, asked = self._launched.popleft()
-        part = next(iter(self._running))  # they run in the order of their launch
+        part = next(iter(self._running))  # waves run in launch order
         began_ms = self._running.pop(part)
         if not asked.places:
-            self.runner.wait()  # no answer tells that the wave has run
+            self.runner.wait()  # the wave returns no values to wait for
         self._resume(requests, asked)
         self._waiting.sort(key=lambda each: each.submitted)
         now_ms = self._now_ms()
         self._deciders[part].ran(began_ms, now_ms)
-        for other in self._running:  # on the device, theirs begins now
+        for other in self._running:  # the device begins their waves now
             self._running[other] = now_ms
         return True
 
     def _decide(
         self, decider: WaveDecider, requests: Sequence[Request], arrived: int
     ) -> Schedule | int | None:
-        """Asks the policy; returns None where it is not asked, or overruled."""
+        """Asks the policy; returns None if it is not asked, or overruled."""
         nodes, chosen = flight_nodes(self.runner, requests, self._start_s)
         if not len(chosen):
-            return None  # all that was asked for is there
+            return None  # all values that requests wait for are computed
         decided = decider.decide(nodes, self._now_ms(), arrived)
         if isinstance(decided, Schedule):
             return replace(decided, order=chosen[decided.order])
@@ -267,7 +271,7 @@ class Generation:
         return decided
 
     def _has_answer(self, requests: Sequence[Request]) -> bool:
-        """Whether the values of some request are there already."""
+        """Whether all values that some request waits for are already computed."""
         return any(
             bool((self.runner.rows_of([h._value for h in each.run.asked]) >= 0).all())
             for each in requests
@@ -278,7 +282,7 @@ class Generation:
         return 1e3 * (time.perf_counter() - self._start_s)
 
     def _take_part(self) -> list[Request]:
-        """Takes the requests of the next wave: half of all, if there are many."""
+        """Takes the requests of the next wave: half of all if they run in two parts."""
         count = -(-len(self) // self._parts)
         own, self._waiting = self._waiting[:count], self._waiting[count:]
         return own
@@ -289,14 +293,15 @@ class Generation:
         schedule: Schedule | None = None,
         decider: WaveDecider | None = None,
     ) -> bool:
-        """Launches a wave; those that it does not serve wait for another one.
+        """Launches a wave; requests that it does not serve wait for another one.
 
-        Where it would need a larger program, it is launched with half of them, until
-        that is compiled in the background: all that these need, whatever was decided.
-        Who needs it alone is held. The next wave is tried with twice as many as had
-        room, since each try plans a wave.
+        If the wave would need a larger program, it is tried again with half of the
+        requests, and runs all nodes that these need, whatever the policy decided; the
+        larger program is compiled in the background. A request that needs it even in a
+        wave of its own is held. Since each try plans a wave, the next wave is tried
+        with only twice as many requests as had room.
 
-        Returns whether there is a wave.
+        Returns whether a wave was launched.
         """
         runner, before = self.runner, self.runner.counts.copy()
         asked, apart = None, self._most < len(requests)
@@ -333,7 +338,7 @@ class Generation:
         for each in requests:
             each.left_over = False
             if each.run is not None and each.run.ended:
-                runner.release(each.run)  # its result has left the arenas
+                runner.release(each.run)  # the launched wave returns its result
         self._launched.append((requests, asked))
         self._idle_waits = 0
         after = runner.counts
@@ -348,10 +353,10 @@ class Generation:
     def _leave_out(
         self, requests: list[Request], count: int, *, oldest: bool = False
     ) -> list[Request]:
-        """Leaves all but so many requests out of a wave; returns the others.
+        """Keeps `count` requests for a wave and puts the others back; returns the kept.
 
-        Those come first that were left out before; or the oldest, where values begin to
-        fill the arenas, since they end first and make room.
+        Requests that were left out before have precedence; or the oldest ones, if
+        values begin to fill the arenas, since these end first and free rows.
         """
         own = sorted(
             requests, key=lambda each: (oldest or not each.left_over, each.number)
@@ -362,7 +367,7 @@ class Generation:
         return own[:count]
 
     def _resume(self, requests: list[Request], asked: Asked) -> None:
-        """Gives requests their values, and runs them until they ask again or end."""
+        """Passes values to requests, and runs them to their next read or their end."""
         runner = self.runner
         left = {id(request.run): request for request in requests}
         try:
@@ -381,9 +386,9 @@ class Generation:
         self._tidy_if_idle()
 
     def _answer(self, request: Request, values: list[np.ndarray]) -> None:
-        """Answers a request, unless its result does not take arrays for handles."""
+        """Answers a request; it fails if its result cannot hold arrays for handles."""
         try:
-            result = request.answer(values)  # classes of the user are made anew
+            result = request.answer(values)  # rebuilds pytree nodes of user classes
         except BaseException as error:
             if is_ctrl_c(error):
                 raise
@@ -396,7 +401,7 @@ class Generation:
         self._end(request)
 
     def fail_all(self, error: BaseException) -> None:
-        """Ends all requests with an exception, each with a copy of its own."""
+        """Fails all requests with an exception, each with its own copy."""
         for request in self.requests:
             self._fail(request, copy_of(error))
         self._waiting = []
@@ -404,7 +409,7 @@ class Generation:
         self._running.clear()
 
     def drop(self) -> None:
-        """Ends requests that nobody waits for any more, unless they are computed."""
+        """Ends cancelled and late requests, except those in a launched wave."""
         now = time.perf_counter()
         self._waiting = [r for r in self._waiting if not self._is_dropped(r, now)]
         for each in self._held.all():
@@ -431,7 +436,7 @@ class Generation:
         self._end(request)
 
     def _end(self, request: Request) -> None:
-        """Frees the rows of a request, and what its instance holds."""
+        """Ends the instance of a request, and frees its rows."""
         self._requests.pop(id(request), None)
         self._held.discard(request)
         self._part_of.pop(id(request), None)
@@ -443,6 +448,6 @@ class Generation:
         except BaseException as error:
             if is_ctrl_c(error):
                 raise
-            # The request has its answer; clean-up of the user's is not part of it.
+            # The request already has its answer: errors in clean-up code are dropped.
             error.add_note("raised while a request was ended")
         self.runner.release(run)

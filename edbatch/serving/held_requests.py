@@ -1,11 +1,11 @@
-"""Requests that wait for a compiler, while others run.
+"""Requests held until the background thread has compiled a program for them.
 
-A request whose cells are called with shapes, dtypes or static arguments that are new to
-the server needs another program, and one that is too large for a wave of its own a
-larger one. It is held, with all others that come meanwhile and need one, until the
-background thread has compiled it; waves go on by the present program, in parts where it
-has no room for all. Others wait only where values fill the arenas: until some end and
-free their rows, or the larger program is there.
+A request needs a new program if its cells are called with shapes, dtypes or static
+arguments that are new to the server, or if it is too large even for a wave of its own.
+It is held, together with all later requests that need a new program, until the
+background thread has compiled one. Waves continue with the present program, split into
+parts if it has no room for all requests. Other requests wait only if values fill the
+arenas: until some end and free their rows, or the larger program is compiled.
 """
 
 import logging
@@ -21,19 +21,20 @@ from edbatch.waves.program_maker import NextProgram
 from edbatch.waves.runner import WaveRunner
 from edbatch.waves.wave_execution import NoRoomError
 
-_FIRST_WAIT_S = 5.0  # before what could not be compiled is tried again
+_FIRST_WAIT_S = 5.0  # delay before a failed compilation is tried again
 _LONGEST_WAIT_S = 600.0
 
 log = logging.getLogger("edbatch")
 
 
 class Lack(NamedTuple):
-    """What a request waits for that the present program has not.
+    """What the present program lacks for a request.
 
     Attributes:
-        types: Types that it does not know.
-        needs: Sizes, by dimension, of which it has not all.
-        fits: Whether it has room once others have ended, whose values fill the arenas.
+        types: Types that the program does not know.
+        needs: Required sizes, by dimension, that the program does not all have.
+        fits: Whether the program has room once other requests, whose values fill the
+            arenas, have ended.
     """
 
     types: frozenset[int] = frozenset()
@@ -41,24 +42,24 @@ class Lack(NamedTuple):
     fits: bool = False
 
     def includes(self, other: "Lack") -> bool:
-        """Tells whether a program that has this has all that another one is for."""
+        """Returns whether a program that satisfies this lack satisfies the other."""
         own = dict(self.needs)
         are_large = all(own.get(name, 0) >= size for name, size in other.needs)
         return are_large and self.types >= other.types
 
     @property
     def order(self) -> tuple[int, int, list[int]]:
-        """Sorts lacks, small ones first."""
+        """Sort key: small lacks first."""
         return sum(size for _, size in self.needs), len(self.types), sorted(self.types)
 
 
 class HeldRequests:
-    """Requests in flight that a server's next program is compiled for.
+    """Requests in flight that are held until a server's next program is compiled.
 
     Args:
         runner: Runs the waves.
-        fail: Ends a request with an exception.
-        in_flight: Returns how many requests there are, held or not.
+        fail: Fails a request with an exception.
+        in_flight: Returns the number of requests, held or not.
     """
 
     def __init__(
@@ -71,11 +72,11 @@ class HeldRequests:
         self._lacks: dict[Request, Lack] = {}
         self._next: NextProgram | None = None
         self._next_for: list[Request] = []
-        self._next_lacking: Needs = {}  # what waves lacked that nobody is held for
-        self._told = False  # that waves run in parts
-        self._apart: list[Lack] = []  # that are compiled each by themselves
+        self._next_lacking: Needs = {}  # sizes that waves lacked, for `_next`
+        self._told = False  # whether the warning about split waves was logged
+        self._apart: list[Lack] = []  # lacks that are compiled one by one
         self._rows_were_freed = False
-        self._refused: BaseException | None = None  # why waves lack what they do
+        self._refused: BaseException | None = None  # why `_lacking` was not compiled
         self._lacking_from_s, self._wait_s = 0.0, _FIRST_WAIT_S
 
     def __len__(self) -> int:
@@ -83,33 +84,33 @@ class HeldRequests:
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is something for `take_ready` to do, or to wait for."""
+        """Whether `take_ready` has work to do or to wait for."""
         return bool(self._lacks or self._needs_program)
 
     @property
     def _needs_program(self) -> bool:
-        """Whether a larger program is compiled, or to be."""
+        """Whether a larger program is needed or being compiled."""
         own = any(not lack.fits for lack in self._lacks.values())
         return bool(self._next or own or self._lacking)
 
     @property
     def _lacking(self) -> Needs:
-        """What waves lacked; nothing for some time after it could not be compiled."""
+        """Sizes that waves lacked; empty for some time after a failed compilation."""
         is_time = time.monotonic() >= self._lacking_from_s
         return self._runner.execution.lacking if is_time else {}
 
     def all(self) -> list[Request]:
-        """Returns the requests."""
+        """Returns the held requests."""
         return [*self._lacks]
 
     def holds(self, request: Request) -> bool:
-        """Takes a request that has just run, if it has to wait for a compiler.
+        """Holds a request that has just run, if it brought unknown types.
 
         Args:
             request: The request, which waits for values.
 
         Returns:
-            Whether it was taken.
+            Whether it is held.
         """
         run = request.run
         assert run is not None, "it was started"
@@ -119,11 +120,11 @@ class HeldRequests:
         return bool(types)
 
     def hold_for_room(self, request: Request, error: NoRoomError) -> None:
-        """Takes a request that the program has no room for, in a wave of its own.
+        """Holds a request that the program has no room for, even in its own wave.
 
         Args:
             request: The request, which waits for values.
-            error: What it needs.
+            error: The error that states the sizes it needs.
         """
         needs = frozenset(error.needs.items())
         self._hold(request, Lack(needs=needs, fits=error.fits))
@@ -143,16 +144,17 @@ class HeldRequests:
         if self._lacks.pop(request, None) is not None and request.run is not None:
             self._runner.forget(request.run)
             if not (self._lacks or self._next_lacking):
-                self._next, self._next_for = None, []  # it is found again
+                self._next, self._next_for = None, []  # created again when needed
 
     def take_ready(self) -> list[Request]:
-        """Goes on: begins to compile, or takes in what is compiled.
+        """Starts compilations, and adopts a program once it is compiled.
 
-        Requests whose program cannot be compiled fail, and no other ones. What waves
-        lacked that ran in parts, is compiled alike, and these go on if it cannot be.
+        Requests whose program cannot be compiled fail; no others do. The sizes that
+        split waves lacked are compiled the same way; if that fails, these waves stay
+        split.
 
         Returns:
-            The requests that can run now, or try, which are held no more.
+            The requests that are no longer held, to run or to try again.
         """
         ready: list[Request] = []
         if self._rows_were_freed:
@@ -170,7 +172,7 @@ class HeldRequests:
         return ready
 
     def _begin(self) -> bool:
-        """Begins to compile for those that wait; returns whether it has."""
+        """Starts compiling the next program; returns whether it has started."""
         self._next_for = self._choose()
         self._next_lacking = needs = {} if self._apart else self._lacking
         types: frozenset[int] = frozenset()
@@ -185,7 +187,7 @@ class HeldRequests:
         return self._next is not None
 
     def _choose(self) -> list[Request]:
-        """Returns the requests that are compiled for next: all, unless that failed."""
+        """Returns the requests to compile for: all, or after a failure one lack's."""
         while self._apart:
             lack = self._apart[-1]
             own = [each for each, found in self._lacks.items() if found == lack]
@@ -195,7 +197,7 @@ class HeldRequests:
         return [each for each, lack in self._lacks.items() if not lack.fits]
 
     def _take_in(self) -> list[Request]:
-        """Lets waves run by what is compiled; returns the requests that it was for."""
+        """Adopts the compiled program; returns the requests that it lets run."""
         found, self._next = self._next, None
         assert found is not None, "it has begun"
         execution = self._runner.execution
@@ -204,13 +206,13 @@ class HeldRequests:
             if not execution.adopt(found):
                 return []
         except BaseException as error:
-            if not execution.is_planned_anew(found):  # else it may be another's fault
+            if not execution.is_planned_anew(found):  # not if its plan is outdated
                 self._failed(error)
             return []
         finally:
             self._next_for = []
         self._wait_s, self._refused = _FIRST_WAIT_S, None
-        # Also those that came meanwhile, and need no other program.
+        # Includes later requests that need no further program.
         return self._let_go(
             lambda lack: (
                 not execution.unknown_types([*lack.types])
@@ -219,7 +221,7 @@ class HeldRequests:
         )
 
     def _let_go(self, can_run: Callable[[Lack], bool]) -> list[Request]:
-        """Holds some requests no more, and returns them."""
+        """Releases the held requests that can run, and returns them."""
         ready = [each for each, lack in self._lacks.items() if can_run(lack)]
         for each in ready:
             del self._lacks[each]
@@ -227,7 +229,7 @@ class HeldRequests:
         return ready
 
     def _failed(self, error: BaseException) -> None:
-        """Ends requests whose program cannot be compiled, once it is for them alone."""
+        """Fails requests whose own program cannot be compiled, or separates lacks."""
         if is_ctrl_c(error):
             raise error
         own = [each for each in self._next_for if each in self._lacks]
@@ -236,7 +238,7 @@ class HeldRequests:
         if has_lacking:
             self._wait_for_next(error)
         if has_lacking or len(apart) > 1:
-            # Whose fault it is shows when each is alone, the smallest first.
+            # Compile for each lack alone, the smallest first, to find the cause.
             self._apart = sorted(apart, key=lambda each: each.order, reverse=True)
             return
         for failed in apart:
@@ -245,17 +247,17 @@ class HeldRequests:
                     self._fail(each, copy_of(error))
 
     def _wait_for_next(self, error: BaseException) -> None:
-        """Lets some time pass before what waves lack is compiled again."""
+        """Delays the next compilation of the sizes that waves lack."""
         self._lacking_from_s = time.monotonic() + self._wait_s
         self._wait_s = min(2 * self._wait_s, _LONGEST_WAIT_S)
         self._refused = error
         self._tell(error)
 
     def _make_room(self) -> None:
-        """Fails the last of all requests if none can go on, so that the others can.
+        """Fails the newest request if no request can continue, so that the others can.
 
-        They would have room one after the other, but not with each other's values, and
-        a larger program could not be compiled.
+        Each request alone would have room, but not with the values of the others, and
+        the larger program could not be compiled.
         """
         if self._refused is None or self._needs_program:
             return
@@ -264,7 +266,7 @@ class HeldRequests:
             self._fail(last, copy_of(self._refused))
 
     def _tell(self, error: BaseException) -> None:
-        """Says once that waves run in parts; they go on, so nobody gets the error."""
+        """Logs once that waves run in parts; no request fails, so no client sees it."""
         if not self._told:
             self._told = True
             log.warning(

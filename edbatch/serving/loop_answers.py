@@ -1,8 +1,8 @@
-"""Answers to event loops: one wake-up for all that end together.
+"""Delivers answers to event loops, with one wake-up for all that end together.
 
-To wake an event loop from another thread takes a lock and a write to a pipe, and the
-thread that it wakes then wants Python's lock. Where a wave answers many requests of one
-loop, that is done once, and the loop is told of all of them in the order of their ends.
+Waking an event loop from another thread takes a lock and a write to a pipe, and the
+woken thread then competes for the GIL. If a wave answers many requests of one loop, the
+loop is woken once, and its futures are set in the order in which the requests ended.
 """
 
 import asyncio
@@ -12,37 +12,37 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-_Pair = tuple["asyncio.Future[Any]", "Future[Any]"]  # that of the loop, the request's
+_Pair = tuple["asyncio.Future[Any]", "Future[Any]"]  # the loop's and the request's
 
 
 class LoopAnswers:
     """Answers of one server that are on their way to event loops.
 
-    What ends in the server's thread is kept until that calls `send`; what ends in
-    another one, by being cancelled, is sent at once.
+    Requests that end in the server's thread are kept until it calls `send`; requests
+    that end in another thread, by cancellation, are sent at once.
     """
 
     def __init__(self) -> None:
-        self._thread: int | None = None  # whose ends are kept until it sends
+        self._thread: int | None = None  # the thread whose answers are kept
         self._kept: dict[asyncio.AbstractEventLoop, list[_Pair]] = {}
 
     def begin(self) -> None:
-        """Keeps what ends in this thread, from now on."""
+        """Keeps answers from this thread until `send`, from now on."""
         self._thread = threading.get_ident()
 
     def end(self) -> None:
-        """Sends what is kept, and keeps nothing any more."""
+        """Sends all kept answers, and keeps none from now on."""
         self.send()
-        self._thread = None  # another thread may come to have its number
+        self._thread = None  # thread identifiers are reused
 
     def future(self, request: "Future[Any]") -> "asyncio.Future[Any]":
-        """Returns a future of the running event loop for that of a request.
+        """Returns a future of the running event loop for a request's future.
 
         Args:
-            request: The request's. It is cancelled if that of the loop is.
+            request: The request's future. It is cancelled if the loop's future is.
 
         Returns:
-            The future of the loop.
+            The loop's future.
         """
         loop = asyncio.get_running_loop()
         found: asyncio.Future[Any] = loop.create_future()
@@ -51,7 +51,7 @@ class LoopAnswers:
         return found
 
     def send(self) -> None:
-        """Tells each event loop of what has ended since the last time."""
+        """Sends each event loop its answers since the last call."""
         if not self._kept:
             return
         kept, self._kept = self._kept, {}
@@ -71,12 +71,12 @@ class LoopAnswers:
 
 
 def _send(loop: asyncio.AbstractEventLoop, pairs: list[_Pair]) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+    with contextlib.suppress(RuntimeError):  # the loop is closed: no task waits
         loop.call_soon_threadsafe(_tell, pairs)
 
 
 def _tell(pairs: list[_Pair]) -> None:
-    """Ends futures of the running event loop."""
+    """Sets futures of the running event loop."""
     for found, request in pairs:
         if found.done():
             continue  # its task was cancelled meanwhile
@@ -91,7 +91,7 @@ def _tell(pairs: list[_Pair]) -> None:
 def _fail(found: "asyncio.Future[Any]", error: BaseException) -> None:
     try:
         found.set_exception(error)
-    except TypeError:  # no future of asyncio takes a StopIteration, before Python 3.12
+    except TypeError:  # before Python 3.12, asyncio futures reject StopIteration
         other = RuntimeError(f"the request raised {type(error).__name__}")
         other.__cause__ = error
         found.set_exception(other)

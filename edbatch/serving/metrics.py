@@ -1,8 +1,8 @@
-"""Counts of a server for Prometheus.
+"""Prometheus metrics of a server.
 
-Prometheus asks for numbers now and then; a collector reads them from the server when it
-does, so nothing is counted twice and requests pay nothing. The client library comes
-with ``pip install 'edbatch[serve]'``.
+Prometheus scrapes at intervals; the collector reads the server's statistics at each
+scrape, so nothing is counted twice and requests have no overhead. The client library
+comes with ``pip install 'edbatch[serve]'``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -53,14 +53,14 @@ _HISTOGRAMS = {
 
 
 class ServerCollector(Collector):
-    """Collects what a server counts; register it with a registry of the client.
+    """Prometheus collector of a server; register it with a `CollectorRegistry`.
 
     The mean width of batches is ``rate(edbatch_nodes_total[1m]) /
     rate(edbatch_batches_total[1m])``.
 
     Args:
         server: The server.
-        labels: Labels of all metrics, to tell servers in one process apart.
+        labels: Labels of all metrics, to distinguish servers in one process.
 
     Example:
         >>> import edbatch as eb
@@ -114,13 +114,13 @@ class ServerCollector(Collector):
 
 
 def buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    """Returns cumulative counts by upper bound in seconds, as Prometheus has them.
+    """Returns cumulative counts by upper bound in seconds, as Prometheus expects.
 
     Args:
         histogram: Counts by bucket.
 
     Returns:
-        Bounds as text, the last ``"+Inf"``, and how many took at most so long.
+        Upper bounds as text, the last ``"+Inf"``, each with its cumulative count.
     """
     bounds = [f"{each / 1e3:g}" for each in histogram.bounds_ms]
     return list(zip([*bounds, "+Inf"], accumulate(histogram.counts), strict=True))

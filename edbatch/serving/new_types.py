@@ -1,22 +1,22 @@
-"""A limit on the types of cells that requests may bring to a server.
+"""Limit on the number of types that requests may add to a server.
 
-Each shape, dtype and static argument that a cell is called with makes a type, which is
-compiled into the program of all waves. Without a limit clients that send inputs of ever
-new lengths make it larger and slower for everybody.
+Each combination of shapes, dtypes and static arguments that a cell is called with is a
+type, which is compiled into the program of all waves. Without a limit, clients that
+keep sending inputs of new lengths make this program larger and slower for everyone.
 """
 
 from edbatch.graph.type_limit import TypeLimit
 
 
 def limit_of(most: int | None) -> TypeLimit | None:
-    """Returns the limit of a server.
+    """Creates the type limit of a server.
 
     Args:
-        most: How many types requests may bring beside those of the latest warm-up, and
-            of other calls of the batched function; None for any number.
+        most: Number of types that requests may add to those of the latest warm-up and
+            of other calls of the batched function; None for no limit.
 
     Returns:
-        The limit, if there is one.
+        The limit, or None.
     """
     if most is None:
         return None

@@ -1,9 +1,10 @@
-"""Requests that wait to be run by a server, the most urgent first.
+"""Priority queue of a server's waiting requests, the most urgent first.
 
-What a turn of the server's thread costs here does not grow with the requests that wait;
-else a server that has fallen behind would get slower, and never catch up. So a request
-that is taken, cancelled or late leaves one dict, and its entries in the heaps are
-dropped once they come to the front, or once they outnumber the others (lazy deletion).
+The cost per turn of the server's thread does not grow with the number of waiting
+requests; otherwise a server that has fallen behind would get slower, and never catch
+up. A request that is taken, cancelled or late is therefore removed from one dict only.
+Its heap entries are dropped when they reach the front, or when stale entries outnumber
+the others (lazy deletion).
 """
 
 import math
@@ -20,20 +21,20 @@ from edbatch.serving.request import Request
 from edbatch.serving.request_future import RequestFuture
 from edbatch.serving.stats import Counts
 
-_LEAST_ENTRIES = 64  # of a heap, before it is made anew
+_LEAST_ENTRIES = 64  # a heap of fewer entries is never rebuilt
 
 
 class Queue:
-    """Requests that wait; threads share them.
+    """Thread-safe queue of waiting requests.
 
     Args:
-        most: How many may wait. Those that were cancelled do not count.
+        most: Maximum number of waiting requests, not counting cancelled ones.
         counts: The server's counts.
 
     Attributes:
-        changed: A condition of whoever waits for requests; its lock guards the queue.
-        closed: Whether it takes no more.
-        deadline: When to look for late ones: no request that waits has an earlier
+        changed: Condition to wait on for requests; its lock guards the queue.
+        closed: Whether it accepts no more requests.
+        deadline: When to look for late requests: no waiting request has an earlier
             deadline.
         thread: The thread that answers the requests, once it runs.
     """
@@ -45,7 +46,7 @@ class Queue:
         self._by_urgency = _Heap(self._waiting, lambda each: -each.priority)
         self._by_arrival = _Heap(self._waiting, lambda each: each.submitted)
         self._by_deadline = _Heap(self._waiting, lambda each: each.deadline)
-        self._cancelled: deque[int] = deque()  # numbers; some may not wait any more
+        self._cancelled: deque[int] = deque()  # numbers; some may no longer wait
         self.changed = threading.Condition()
         self.closed = False
         self.thread: int | None = None
@@ -62,7 +63,7 @@ class Queue:
 
         Raises:
             ServerFullError: There is no room for all.
-            ServerClosedError: It takes no more.
+            ServerClosedError: The queue is closed.
         """
         count = len(instances)
         with self.changed:
@@ -77,7 +78,7 @@ class Queue:
             requests = []
             for instance in instances:
                 number = self._numbers
-                # Called in any thread, maybe in one that holds the lock: it takes none.
+                # May be called in a thread that holds the lock, so it takes no lock.
                 noted = partial(self._cancelled.append, number)
                 future = RequestFuture(noted, self.check_thread)
                 request = Request(
@@ -94,7 +95,7 @@ class Queue:
         """Checks that a request's answer may be waited for in this thread.
 
         Raises:
-            ServerError: It is the one that answers the requests.
+            ServerError: This is the server's own thread, which answers the requests.
         """
         if threading.get_ident() == self.thread:
             raise ServerError(
@@ -105,7 +106,7 @@ class Queue:
             )
 
     def _full(self, count: int) -> ServerFullError:
-        """Returns the error of so many requests for which there is no room."""
+        """Returns the error for `count` requests that do not fit."""
         if count == 1:
             return ServerFullError(
                 f"{self._most} requests wait already, as many as may wait; try again"
@@ -119,7 +120,7 @@ class Queue:
         )
 
     def _add(self, request: Request) -> None:
-        """Lets a request wait; the lock is held."""
+        """Adds a request; the caller holds the lock."""
         self._waiting[request.number] = request
         self._by_urgency.push(request)
         self._by_arrival.push(request)
@@ -128,7 +129,7 @@ class Queue:
             self.deadline = min(self.deadline, request.deadline)
 
     def _drop_cancelled(self) -> None:
-        """Drops those that were cancelled; the lock is held."""
+        """Drops cancelled requests; the caller holds the lock."""
         dropped = 0
         while self._cancelled:
             number = self._cancelled.popleft()
@@ -137,7 +138,7 @@ class Queue:
             self._counts.add(cancelled=dropped)
 
     def take_late(self) -> list[Request]:
-        """Takes those whose deadline has passed; drops those that were cancelled."""
+        """Removes and returns late requests; drops cancelled ones."""
         now = time.perf_counter()
         if now <= self.deadline and not self._cancelled:
             return []
@@ -152,7 +153,7 @@ class Queue:
             return late
 
     def take(self, most: int) -> list[Request]:
-        """Takes some of the most urgent requests, at most so many."""
+        """Removes and returns the most urgent requests, at most `most`."""
         with self.changed:
             found: list[Request] = []
             while len(found) < most and (first := self._by_urgency.first()):
@@ -160,20 +161,20 @@ class Queue:
             return found
 
     def oldest(self) -> float:
-        """Time of submission of the first waiting request; infinite if none waits."""
+        """Submission time of the oldest waiting request; infinite if none waits."""
         with self.changed:
             first = self._by_arrival.first()
             return math.inf if first is None else first.submitted
 
     def close(self) -> None:
-        """Takes no more; what waits stays."""
+        """Accepts no more requests; waiting requests stay."""
         with self.changed:
             self.closed = True
             self.changed.notify_all()
 
     def after_fork(self) -> None:
-        """Takes no more in a forked process, whose server has no thread."""
-        self.changed = threading.Condition()  # that of the parent may be held
+        """Closes the queue in a forked process, where the server has no thread."""
+        self.changed = threading.Condition()  # the parent's may be locked
         self.closed = True
         self._why_closed = (
             "its thread runs in the process that this one is a fork of; start processes"
@@ -182,10 +183,10 @@ class Queue:
         )
 
     def check_open(self) -> None:
-        """Checks that requests are taken.
+        """Checks that the queue accepts requests.
 
         Raises:
-            ServerClosedError: None is, any more.
+            ServerClosedError: The queue is closed.
         """
         if self.closed:
             raise self._closed_error()
@@ -197,21 +198,21 @@ class Queue:
 
 
 class _Heap:
-    """Numbers of requests that wait, by a key, and of some that do not any more.
+    """Heap of request numbers by a key, including stale ones that no longer wait.
 
     Args:
-        waiting: Those that wait, by number; others change it.
-        key: The key of a request; None for one that is left out.
+        waiting: The waiting requests, by number; changed by the queue.
+        key: Returns the key of a request; None to leave it out.
     """
 
     def __init__(
         self, waiting: dict[int, Request], key: Callable[[Request], float | None]
     ) -> None:
         self._waiting, self._key = waiting, key
-        self._entries: list[tuple[float, int]] = []  # of one key, as they came
+        self._entries: list[tuple[float, int]] = []  # equal keys in order of arrival
 
     def push(self, request: Request) -> None:
-        """Adds a request that waits, and has a key."""
+        """Adds a waiting request, unless its key is None."""
         if len(self._entries) > _LEAST_ENTRIES + 2 * len(self._waiting):
             self._entries = []
             for each in self._waiting.values():
@@ -222,7 +223,7 @@ class _Heap:
             heappush(self._entries, (key, request.number))
 
     def first(self) -> Request | None:
-        """Returns the request of the least key, or None if none waits."""
+        """Returns the waiting request with the smallest key; None if there is none."""
         entries = self._entries
         while entries:
             if (found := self._waiting.get(entries[0][1])) is not None:

@@ -24,12 +24,13 @@ class Request:
 
     Attributes:
         instance: The instance.
-        number: How many were submitted before it; its cells' keys follow from it.
+        number: Number of requests submitted before; its cells' keys derive from it.
         priority: Requests of higher priority run first.
-        deadline: When it is to be answered, by `time.perf_counter`; or None.
-        future: Where its answer goes.
-        submitted: When it was submitted.
-        run: The instance, once it runs.
+        deadline: Latest time of the answer, by `time.perf_counter`; or None.
+        future: The future that receives the answer.
+        submitted: Time of submission, by `time.perf_counter`.
+        run: The run of the instance, once started.
+        first_value: Time at which it got its first values, or None.
         left_over: Whether the last wave had no room for it.
     """
 
@@ -48,10 +49,10 @@ class Request:
         return self.deadline is not None and now > self.deadline
 
     def answer(self, values: list[np.ndarray]) -> Any:
-        """Returns what the model returned, with values in place of handles.
+        """Returns the model's result, with values in place of handles.
 
-        They are copied: they stand in the arrays of the whole wave, which a client that
-        keeps its answer would keep. So are values that the model has asked for.
+        Values are copied, including those that the model itself read: they are views of
+        the whole wave's arrays, which a client would keep alive with its answer.
         """
         assert self.run is not None, "it ran"
         found = map(np.array, values)
@@ -67,21 +68,21 @@ class Request:
         return jax.tree.map(own, result)
 
     def ask_for_result(self) -> bool:
-        """Lets an instance that has ended wait for its result; False if it has it.
+        """Requests the values of an ended instance's result; False if there are none.
 
         Raises:
-            RecordingError: It has returned a handle of another instance.
+            RecordingError: The model returned a handle of another instance.
         """
         assert self.run is not None and self.run.ended, "it has ended"
         self.run.asked = returned_handles(self.run)
         return bool(self.run.asked)
 
     def resolve(self, result: Any, counts: Counts) -> bool:
-        """Answers, unless it was cancelled.
+        """Answers the request, unless it was cancelled.
 
         Args:
             result: The answer.
-            counts: Where its end is counted, before the client can ask for the counts.
+            counts: The server's counts, updated before the client sees the answer.
 
         Returns:
             Whether it was answered.
@@ -95,15 +96,15 @@ class Request:
         return True
 
     def fail(self, error: BaseException, counts: Counts, how: str = "failed") -> None:
-        """Ends with an exception, unless it was cancelled.
+        """Fails the request with an exception, unless it was cancelled.
 
-        What is no `Exception` would end the client's thread or event loop, too, so the
-        client gets a `ServerError` that it is the cause of.
+        A `BaseException` that is not an `Exception` would end the client's thread or
+        event loop, so it is wrapped in a `ServerError` as its cause.
 
         Args:
             error: The exception.
-            counts: Where its end is counted, before the client can ask for the counts.
-            how: ``"failed"`` or ``"expired"``.
+            counts: The server's counts, updated before the client sees the exception.
+            how: The count to update: ``"failed"`` or ``"expired"``.
         """
         if not isinstance(error, Exception):
             error = _harmless(error)
@@ -116,17 +117,17 @@ class Request:
 
 
 def _is_of_a_wave(leaf: Any) -> bool:
-    """Whether an array may be a part of a wave's, as the values of `eb.value` are."""
+    """Whether an array may be a view of a wave's array, like values of `eb.value`."""
     if type(leaf) is not np.ndarray or leaf.flags.writeable:
         return False
     return isinstance(leaf.base, np.ndarray) and leaf.base.nbytes > leaf.nbytes
 
 
 def _harmless(error: BaseException) -> ServerError:
-    """Returns an exception that ends no program, in place of one that may."""
+    """Wraps an exception that would end the client's program."""
     try:
         text = f" ({shown(error)})"
-    except BaseException:  # its own repr raises what ends programs, too
+    except BaseException:  # its `__repr__` may also raise any exception
         text = ""
     found = ServerError(
         f"the request raised {type(error).__name__}{text}, which is no"
@@ -140,14 +141,14 @@ def _harmless(error: BaseException) -> ServerError:
 def copy_of(error: BaseException) -> BaseException:
     """Returns a copy of an exception, for one of several requests that it ends.
 
-    Whoever raises an exception adds its frames to it, so requests that share one would
+    Raising an exception adds frames to its traceback, so requests that share one would
     keep alive, and show, the frames of each other's clients.
 
     Args:
         error: The exception.
 
     Returns:
-        The copy; the exception itself where it cannot be copied.
+        The copy; the exception itself if it cannot be copied.
     """
     try:
         found = copy.copy(error)
@@ -163,7 +164,7 @@ def copy_of(error: BaseException) -> BaseException:
 
 
 def late(request: Request) -> DeadlineError:
-    """Returns the error of a request whose deadline has passed."""
+    """Returns the error for a request whose deadline has passed."""
     assert request.deadline is not None, "it has a deadline"
     allowed = 1e3 * (request.deadline - request.submitted)
     return DeadlineError(
@@ -173,5 +174,5 @@ def late(request: Request) -> DeadlineError:
 
 
 def _shown(milliseconds: float) -> str:
-    """Digits that a difference of two clocks has."""
+    """Formats milliseconds with as many digits as a time difference is accurate to."""
     return f"{milliseconds:,.{6 if milliseconds >= 1 else 3}g}"

@@ -1,4 +1,4 @@
-"""The future of a request, whose callbacks cannot end the server's thread."""
+"""`RequestFuture`: a future whose callbacks cannot end the server's thread."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -6,20 +6,21 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
-_CANCELLING = Lock()  # of all futures: it is held for some instructions
+_CANCELLING = Lock()  # shared by all futures; held for a few instructions only
 
 
 class RequestFuture(Future[Any]):
     """A future whose callbacks may raise anything, in the server's thread.
 
-    One of the standard library logs an `Exception` of a callback, and goes on; but what
-    is none, as by ``sys.exit``, goes through, and the callbacks that follow are not
-    called. It may be cancelled at any time until it has ended, and whoever waits for it
-    in `concurrent.futures.wait` is told then, and not by the thread that runs it.
+    The standard `Future` logs an `Exception` raised by a callback and continues. Any
+    other exception, as raised by ``sys.exit``, propagates, and later callbacks are not
+    called. Unlike the standard one, this future can be cancelled at any time until it
+    has ended, and `cancel` itself, not the thread that runs the request, notifies
+    waiters in `concurrent.futures.wait`.
 
     Args:
-        note_cancelled: Called once it is cancelled, in any thread.
-        check_thread: Called before its end is waited for; raises in a thread that must
+        note_cancelled: Called once the future is cancelled, in any thread.
+        check_thread: Called before waiting for the result; raises in a thread that must
             not wait.
     """
 
@@ -40,8 +41,8 @@ class RequestFuture(Future[Any]):
         """Waits for the answer; see `concurrent.futures.Future.result`.
 
         Raises:
-            ServerError: It is called in the server's thread, by a model or a callback,
-                before there is an answer.
+            ServerError: Called in the server's thread, by a model or a callback, before
+                there is an answer.
         """
         self._check(timeout)
         return super().result(timeout)
@@ -61,7 +62,7 @@ class RequestFuture(Future[Any]):
             self._check_thread()
 
     def cancel(self) -> bool:
-        """Cancels the request, even if it runs.
+        """Cancels the request, even if it is running.
 
         Returns:
             Whether it is cancelled; False if it has ended.
@@ -71,7 +72,7 @@ class RequestFuture(Future[Any]):
                 return False
             self._is_cancelled = True
         if not super().cancel():
-            self._is_cancelled = False  # the client has said that it runs
+            self._is_cancelled = False  # the client has marked it as running
             return False
         with _CANCELLING:
             is_told, self._is_told = self._is_told, True
@@ -82,23 +83,24 @@ class RequestFuture(Future[Any]):
         return True
 
     def claim(self) -> bool:
-        """Keeps others from cancelling the request, which is about to be ended.
+        """Prevents cancellation of a request that is about to end.
 
         Returns:
-            Whether it is not cancelled; then its result or exception is to be set.
+            Whether it was not cancelled; the caller must then set a result or an
+            exception.
         """
         with _CANCELLING:
             self._is_ending = not self._is_cancelled
             return self._is_ending
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
-        """Calls a function once the request has ended; what it raises is logged.
+        """Calls a function once the request has ended; its exceptions are logged.
 
         It runs in the server's thread, so it must not wait for another request of that
-        server, which would not run meanwhile.
+        server, which could not run meanwhile.
 
         Args:
-            fn: The function of the future.
+            fn: The function, called with the future.
         """
         super().add_done_callback(partial(_call, fn))
 

@@ -1,12 +1,12 @@
-"""A server: requests join at the next wave, and leave as soon as they are done.
+"""`eb.Server`: requests join at the next wave, and leave as soon as they are done.
 
-Batching by waves is what vLLM and Orca (OSDI 2022) call continuous batching, for any
-model: a request that comes does not wait for others to be done, and one that is done
-does not wait for the rest. Requests of models that ask for values (`edbatch.value`) run
-wave by wave; others run in one.
+This is continuous batching, as in vLLM and Orca (OSDI 2022), for any model: a new
+request does not wait for others to finish, and a finished one does not wait for the
+rest. Requests run wave by wave if the model reads values (`edbatch.value`), otherwise
+in a single wave.
 
-One thread runs the model and the waves, since a suspended instance cannot change its
-thread; requests may come from any thread or event loop.
+One thread runs the model and the waves, since a suspended instance cannot move to
+another thread. Requests may be submitted from any thread or event loop.
 """
 
 import asyncio
@@ -54,44 +54,47 @@ from edbatch.serving.stats import Counts, ServerStats
 from edbatch.serving.wave_loop import WaveLoop
 from edbatch.waves.programs import as_arrays
 
-_AT_EXIT_S = 5.0  # that the process waits, when it ends, for models in Python
-FOR_INSTANCE = "for instance "  # a note of a warm-up begins so
-_PARTS = 2  # one is in Python while the device computes the other
+_AT_EXIT_S = 5.0  # how long a process that ends waits for models running in Python
+FOR_INSTANCE = "for instance "  # prefix of notes that a warm-up adds to exceptions
+_PARTS = 2  # one runs in Python while the device computes the other
 
 _threads: "weakref.WeakSet[_Thread]" = weakref.WeakSet()
 
 
 class Server:
-    """Serves requests by a batched function; see `submit`.
+    """Serves requests with a batched function; see `submit`.
 
-    One that is dropped without `drain` or `close` answers what it has taken, and ends.
+    A server that is garbage-collected without `drain` or `close` answers all accepted
+    requests, then ends.
 
     Args:
-        batched: The batched function, of one device.
+        batched: The batched function, for one device.
         params: The model's parameters.
-        policy: What decides which batches the next wave runs, whether to wait for
-            requests, and when they join: a file of ``train-policy --serving``, or a
+        policy: Decides which batches the next wave runs, whether to wait for more
+            requests, and when they join: a file from ``train-policy --serving``, or an
             `edbatch.schedule.serving.ServingPolicy`. Default: requests join at the next
-            wave, and a wave runs all that they need, by the batched function's policy.
-        max_rows: The policy's batches have at most so many rows.
-        patience_ms: Where the policy lets something that could run wait for longer,
-            or again and again lets an idle device wait, the next wave runs all that is
-            needed.
-        max_waiting: Requests that may wait to be run; more are refused at once.
-        max_in_flight: Requests that run at the same time.
-        max_nodes: Calls of cells that an instance may make between two values; a
-            larger one fails alone, even where its model catches the error.
-        max_new_types: Types of cells (a cell with the shapes, dtypes and static
-            arguments of a call) that requests may bring beside those of the warm-up;
-            one that brings another fails alone. Each is compiled into the program that
-            runs all requests, in the background, while those that bring it are held.
-            None for any number.
-        rng: The key for cells that draw random numbers. A request's keys follow from it
-            and from how many requests came before.
+            wave, and a wave runs all nodes that they need, scheduled by the batched
+            function's policy.
+        max_rows: Maximum rows of a batch that the policy chooses.
+        patience_ms: If the policy makes a node that is ready wait for longer than this,
+            or repeatedly makes an idle device wait, the next wave runs all nodes that
+            are needed.
+        max_waiting: Maximum number of queued requests; more are refused at once.
+        max_in_flight: Maximum number of requests that run at the same time.
+        max_nodes: Maximum number of cell calls that an instance makes between two
+            values it reads. A larger request fails alone, even if its model catches the
+            error.
+        max_new_types: Maximum number of node types (a cell with the shapes, dtypes and
+            static arguments of a call) that requests may add to those of the warm-up. A
+            request that exceeds it fails alone. Each type is compiled, in the
+            background, into the program that runs all requests; requests with that type
+            are held until then. None for no limit.
+        rng: The key for cells that draw random numbers. The keys of a request are
+            derived from it and from the number of earlier requests.
 
     Raises:
-        EdbatchError: An argument is of another type, or out of range; or a parameter is
-            no array, or was deleted.
+        EdbatchError: An argument has the wrong type or is out of range; or a parameter
+            is not an array, or was deleted.
 
     Example:
         >>> import edbatch as eb
@@ -134,7 +137,7 @@ class Server:
         if max_new_types is not None:
             what = "max_new_types of eb.Server"
             check_number(EdbatchError, what, max_new_types, 0, whole=True)
-        abstract(params)  # which raises where a leaf is a setting, say
+        abstract(params)  # raises if a leaf is not an array, such as a setting
         params = as_arrays(params)
         self._policy = None if policy is None else as_serving_policy(policy)
         self._admission = JOIN_AT_ONCE
@@ -155,7 +158,7 @@ class Server:
         self._type_limit = limit_of(max_new_types)
         self._queue = Queue(int(max_waiting), self._counts)
         self._answers = LoopAnswers()
-        self._loop = WaveLoop(  # without the server, which may be dropped
+        self._loop = WaveLoop(  # holds no reference to the server
             self._queue,
             self._counts,
             partial(
@@ -174,22 +177,23 @@ class Server:
         weakref.finalize(self, self._queue.close).atexit = False
 
     def warm_up(self, sample: Iterable[Any], *, block: bool = True) -> Pending:
-        """Compiles ahead what requests like those of a sample will run.
+        """Compiles ahead of time the programs for requests like those of a sample.
 
-        The sample is run, by coarse programs, as if all of it had come at once, and
-        over again until as many requests have run as may be in flight.
+        The sample is run by coarse programs, as if all of its requests arrived at once.
+        It is repeated until `max_in_flight` requests have run.
 
         Args:
-            sample: Instances like those to come; some will do.
-            block: Whether to wait until all is compiled. Otherwise a background thread
-                compiles, and requests that come earlier run coarse programs.
+            sample: A few representative instances.
+            block: Whether to wait until everything is compiled. Otherwise a background
+                thread compiles, and requests that arrive earlier run coarse programs.
 
         Returns:
-            A handle with ``wait()`` and ``done``, as of `edbatch.Batched.warm_up`.
+            A handle with ``wait()`` and ``done``, as for `edbatch.Batched.warm_up`.
 
         Raises:
-            Exception: What the model raised for an instance.
-            PolicyError: The server's policy was trained on none of what it calls.
+            Exception: Raised by the model, with a note that names the instance.
+            PolicyError: The server's policy was trained on none of the types that the
+                model calls.
             ServerClosedError: The server was drained or closed.
         """
         self._queue.check_open()
@@ -228,7 +232,7 @@ class Server:
         return warm_up(calls, block)
 
     def _check_policy(self, type_keys: Sequence[TypeKey]) -> None:
-        """Raises `PolicyError` for the policy of another model."""
+        """Raises `PolicyError` if the policy was trained for another model."""
         sentence = of_another_model(self._policy, type_keys)
         if sentence is not None:
             raise PolicyError(sentence)
@@ -243,23 +247,23 @@ class Server:
         """Submits a request, from any thread.
 
         Args:
-            instance: The instance, which the server's thread reads later: its arrays
-                may not be written to before it is answered.
-            deadline_ms: Time in which it is to be answered. Once it has passed, what is
-                left of the request does not run.
-            priority: Of requests that wait, those of higher priority run first.
+            instance: The instance. The server's thread reads it later, so its arrays
+                must not be modified before the request is answered.
+            deadline_ms: Time limit for the answer. After it, the rest of the request
+                does not run.
+            priority: Waiting requests of higher priority run first.
 
         Returns:
-            A future of what the model returns, with arrays of NumPy in place of what
-            cells computed; or of what it raises, `edbatch.errors.DeadlineError` or
-            `edbatch.errors.ServerClosedError`. A request whose future is cancelled
-            ends, and its rows are free. Its callbacks run in the server's thread, as
-            models do, and must not wait for another request of the server.
+            A future of the model's result, with NumPy arrays in place of cell outputs.
+            It raises the model's exception, `edbatch.errors.DeadlineError` or
+            `edbatch.errors.ServerClosedError`. Cancelling it ends the request and frees
+            its rows. Its callbacks run in the server's thread, as models do, and must
+            not wait for another request of the server.
 
         Raises:
-            ServerFullError: `max_waiting` requests wait.
+            ServerFullError: `max_waiting` requests are waiting.
             ServerClosedError: The server was drained or closed.
-            EdbatchError: The deadline or the priority is no number.
+            EdbatchError: The deadline or the priority is not a number.
         """
         [future] = self._submit([instance], deadline_ms, priority)
         return future
@@ -271,24 +275,25 @@ class Server:
         deadline_ms: float | None = None,
         priority: float = 0,
     ) -> "list[Future[Any]]":
-        """Submits requests at once, from any thread: all of them, or none.
+        """Submits several requests at once, from any thread: all of them, or none.
 
-        They are in the order of the instances, next to each other; it takes one lock
-        and wakes the server once, so that they join the same wave if there is room.
+        They are queued consecutively, in the order of the instances. This takes one
+        lock and wakes the server once, so the requests join the same wave if there is
+        room.
 
         Args:
             instances: The instances.
-            deadline_ms: As for `submit_nowait`, for each of them.
-            priority: As for `submit_nowait`, of each of them.
+            deadline_ms: As for `submit_nowait`, for each request.
+            priority: As for `submit_nowait`, for each request.
 
         Returns:
-            The futures, as of `submit_nowait`. Each request is cancelled, late or
-            fails by itself.
+            The futures, as for `submit_nowait`. Each request can be cancelled, late or
+            fail independently.
 
         Raises:
-            ServerFullError: There is no room for all of them; none waits.
+            ServerFullError: There is not enough room; none was accepted.
             ServerClosedError: The server was drained or closed.
-            EdbatchError: The deadline or the priority is no number.
+            EdbatchError: The deadline or the priority is not a number.
 
         Example:
             >>> import edbatch as eb
@@ -304,7 +309,7 @@ class Server:
     def _submit(
         self, instances: Sequence[Any], deadline_ms: float | None, priority: float
     ) -> "list[Future[Any]]":
-        # As numbers of Python: those of NumPy wrap and round at few bits.
+        # Convert to Python numbers: NumPy scalars of few bits overflow and round.
         if deadline_ms is not None:
             check_number(EdbatchError, "deadline_ms of a request", deadline_ms, 0)
             deadline_ms = float(deadline_ms)
@@ -328,7 +333,7 @@ class Server:
     ) -> "asyncio.Future[Any]":
         """Submits a request, in an event loop, without waiting for its answer.
 
-        A loop is woken once for all of its requests that end together, where
+        The loop is woken once for all of its requests that end together, whereas
         ``asyncio.wrap_future(server.submit_nowait(...))`` wakes it for each.
 
         Args:
@@ -337,11 +342,11 @@ class Server:
             priority: As for `submit_nowait`.
 
         Returns:
-            A future of the running event loop. If it is cancelled, so is the request.
+            A future of the running event loop. Cancelling it cancels the request.
 
         Raises:
             EdbatchError: As for `submit_nowait`.
-            RuntimeError: No event loop runs in this thread.
+            RuntimeError: No event loop is running in this thread.
         """
         asyncio.get_running_loop()  # raises before anything is submitted
         self._queue.check_thread()
@@ -365,29 +370,29 @@ class Server:
             priority: As for `submit_nowait`.
 
         Returns:
-            What the model returns.
+            The model's result, as for `submit_nowait`.
 
         Raises:
-            Exception: What the future of `submit_nowait` would raise, or it itself. If
-                the task is cancelled, so is the request.
+            Exception: As for `submit_nowait` and its future. Cancelling the task
+                cancels the request.
         """
         return await self.submit_in_loop(
             instance, deadline_ms=deadline_ms, priority=priority
         )
 
     def swap_params(self, params: Any) -> None:
-        """Lets requests that start from now on run with other parameters.
+        """Replaces the parameters for all requests that start from now on.
 
-        Those in flight go on with theirs; nothing stops and nothing is compiled.
+        Requests in flight keep their parameters; nothing stops, nothing is compiled.
 
         Args:
             params: Parameters of the same structure, shapes and dtypes.
 
         Raises:
             PlanError: They differ in one of these, or were deleted.
-            ServerClosedError: The server has ended, so that no request starts any more.
+            ServerClosedError: The server has ended, so no more requests start.
         """
-        if not self.is_running:  # one that drains starts requests that wait
+        if not self.is_running:  # a draining server still starts waiting requests
             self._queue.check_open()
         check_params(
             params,
@@ -400,32 +405,32 @@ class Server:
 
     @property
     def is_running(self) -> bool:
-        """Whether its thread is there; it ends when the server is drained or closed."""
+        """Whether the server's thread is alive; it ends by `drain` or `close`."""
         return self._thread.is_alive()
 
     @property
     def max_in_flight(self) -> int:
-        """Requests that run at the same time."""
+        """Maximum number of requests that run at the same time."""
         return self._max_in_flight
 
     def stats(self) -> ServerStats:
-        """Returns what the server has done so far."""
+        """Returns the server's statistics so far."""
         waiting, in_flight = len(self._queue), self._loop.in_flight
         return self._counts.summary(
             waiting, in_flight, self._loop.held, self._loop.turns.slowest()
         )
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Takes no more requests, and waits until all are answered.
+        """Stops accepting requests, and waits until all accepted ones are answered.
 
         Args:
-            timeout: Seconds to wait at most; None or infinity for as long as it takes.
+            timeout: Maximum seconds to wait; None or infinity for no limit.
 
         Returns:
-            Whether all are answered; else they go on.
+            Whether all are answered; if not, they continue to run.
 
         Raises:
-            EdbatchError: The timeout is no number, or below zero.
+            EdbatchError: The timeout is not a number, or below zero.
         """
         timeout = _checked_timeout("drain", timeout)
         self._queue.close()
@@ -436,14 +441,14 @@ class Server:
     def close(self, timeout: float | None = None) -> bool:
         """Ends the server at once: requests without an answer fail.
 
-        What a model does in Python between two calls of cells is waited for: a thread
-        cannot be stopped in it.
+        Python code that a model runs between two cell calls is waited for, since a
+        thread cannot be interrupted in it.
 
         Args:
-            timeout: Seconds to wait at most, as of `drain`.
+            timeout: Maximum seconds to wait, as for `drain`.
 
         Returns:
-            Whether the server has ended; else it does as soon as its model lets it.
+            Whether the server has ended; if not, it ends once the model's code returns.
 
         Raises:
             EdbatchError: As for `drain`.
@@ -453,7 +458,7 @@ class Server:
         return self.drain(timeout)
 
     def __reduce__(self) -> NoReturn:
-        """Raises: its requests and its thread are of one process."""
+        """Raises `PickleError`: a server cannot leave its process."""
         raise PickleError(
             "a server answers in the process that made it, so it can be neither pickled"
             " nor copied; pickle the batched function and the parameters, and make an"
@@ -461,7 +466,7 @@ class Server:
         )
 
     def __enter__(self) -> "Server":
-        """Returns the server, which has run since it was made."""
+        """Returns the server, which is already running."""
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -472,20 +477,20 @@ class Server:
             self.close()
 
     async def __aenter__(self) -> "Server":
-        """Returns the server, which has run since it was made."""
+        """Returns the server, which is already running."""
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """As `__exit__`, while the event loop goes on.
+        """Like `__exit__`, without blocking the event loop.
 
-        Tasks that the block has made submit their requests first. Where the task is
-        cancelled meanwhile, the server is closed.
+        Tasks created in the block submit their requests first. If the current task is
+        cancelled while it waits, the server is closed.
         """
         if error[0] is not None:
             self._loop.stopped = True
         else:
-            await asyncio.sleep(0)  # tasks that were made begin
-        self._queue.close()  # now: a thread that waits may be long in coming
+            await asyncio.sleep(0)  # lets new tasks begin
+        self._queue.close()  # now, since a thread for `drain` may start much later
         try:
             await asyncio.to_thread(self.drain)
         except asyncio.CancelledError:
@@ -494,7 +499,7 @@ class Server:
             raise
 
     def __repr__(self) -> str:
-        """Says how many requests there are."""
+        """Numbers of waiting and running requests, in one line."""
         return (
             f"<eb.Server: {len(self._queue)} requests waiting,"
             f" {self._loop.in_flight} in flight>"
@@ -527,7 +532,7 @@ def _generation(
 
 
 class _Thread(threading.Thread):
-    """The thread of a server, which may live longer than it."""
+    """The thread of a server; it may outlive the server object."""
 
     def __init__(self, loop: WaveLoop, queue: Queue) -> None:
         super().__init__(target=loop.run, name="edbatch server", daemon=True)
@@ -540,10 +545,10 @@ class _Thread(threading.Thread):
         try:
             super().run()
         finally:
-            self.queue.thread = None  # another thread may come to have its number
+            self.queue.thread = None  # thread identifiers are reused
 
     def stop(self) -> None:
-        """Ends it as soon as its model lets it, without the requests that wait."""
+        """Ends the thread once the model's code returns; waiting requests fail."""
         self.loop.stopped = True
         self.queue.close()
 
@@ -560,13 +565,13 @@ if hasattr(os, "register_at_fork"):
 
 @atexit.register
 def _close_servers() -> None:
-    """Ends servers before the interpreter ends beside their threads.
+    """Ends all servers before the interpreter shuts down with their threads running.
 
-    A model that never returns does not keep the process: the thread is a daemon.
+    A model that never returns does not block exit: the thread is a daemon.
     """
     threads, until = list(_threads), time.monotonic() + _AT_EXIT_S
     for each in threads:
-        each.stop()  # so that all end at the same time
+        each.stop()  # all first, so that they end in parallel
     for each in threads:
         if each is not threading.current_thread() and each.is_alive():
             each.join(max(0.0, until - time.monotonic()))

@@ -1,10 +1,9 @@
-"""Breakdown of the time of a server's slowest turns.
+"""Time breakdown of the slowest turns of a server's loop.
 
-A server's thread takes turns: it starts requests that have come, launches a wave, takes
-the values of an earlier one, and runs the requests that waited for them. A request
-waits for whole turns, so the slowest ones make the tail of latencies. What a turn is
-made of is noted in a row of an array, of the latest turns only, so this costs
-microseconds and no memory.
+In each turn, a server's thread starts new requests, launches a wave, takes the values
+of an earlier one, and runs the requests that waited for them. Requests wait for whole
+turns, so the slowest turns determine the tail latency. Each turn is recorded as a row
+of a ring buffer, which costs microseconds and a fixed amount of memory.
 """
 
 import gc
@@ -18,8 +17,8 @@ import numpy as np
 from edbatch.waves.runner import WaveRunner
 from edbatch.waves.wave_report import WaveReport
 
-_KEPT = 1024  # latest turns
-_SLOWEST = 8  # of these, those that are told
+_KEPT = 1024  # number of latest turns
+_SLOWEST = 8  # how many of them are reported
 
 
 @dataclass(frozen=True)
@@ -28,17 +27,17 @@ class SlowTurn:
 
     Attributes:
         ago_s: How long ago it ended, in seconds.
-        total_ms: From its beginning to its end.
-        start_ms: To start requests: the model runs until it first asks for values.
-        schedule_ms: To schedule and encode waves, and to make room for their values.
-        run_ms: In calls of programs, and until values had come back.
-        resume_ms: To answer requests, and to run those that asked for values.
-        collector_ms: Of all these, pauses of Python's garbage collector.
-        off_cpu_ms: Of all but `run_ms`, time in which the thread did not run: another
-            thread had Python's lock, or another process the core.
-        started: Requests that were started.
-        nodes: Nodes that ran.
-        batches: Batches of their schedules.
+        total_ms: Total time of the turn.
+        start_ms: Time to start requests: the model runs until it first reads a value.
+        schedule_ms: Time to schedule and encode waves, and to make room for values.
+        run_ms: Time in calls of programs, including the wait for their values.
+        resume_ms: Time to answer requests, and to resume those that read values.
+        collector_ms: Pauses of Python's garbage collector, included in these times.
+        off_cpu_ms: Time outside `run_ms` in which the thread did not run, because
+            another thread held the GIL or another process used the core.
+        started: Number of requests started.
+        nodes: Number of nodes that ran.
+        batches: Number of batches in their schedules.
         moves: How often rows were moved to make room.
 
     Example:
@@ -81,7 +80,7 @@ class _CollectorPauses:
         self._is_listening = False
 
     def listen(self) -> None:
-        """Listens from now on; once is enough for a process."""
+        """Starts listening; calls after the first have no effect."""
         with self._lock:
             if not self._is_listening:
                 gc.callbacks.append(self._note)
@@ -113,7 +112,7 @@ class TurnClock:
         self._start_s, self._cpu_s = time.perf_counter(), time.thread_time()
 
     def admitted(self, started: int, runners: Sequence[WaveRunner]) -> None:
-        """Notes that requests were started; what follows is waves of runners."""
+        """Marks the end of starting requests; the rest of the turn runs waves."""
         self._started, self._runners = started, runners
         self._admitted_s = time.perf_counter()
         self._before = [each.counts.copy() for each in runners]
@@ -147,7 +146,7 @@ class TurnClock:
 
 
 class TurnLog:
-    """The latest turns of a server; its thread adds, others read."""
+    """The latest turns of a server; written by its thread, read by others."""
 
     def __init__(self) -> None:
         self._rows = np.zeros((_KEPT, len(_FIELDS)))
@@ -156,7 +155,7 @@ class TurnLog:
         PAUSES.listen()
 
     def add(self, turn: SlowTurn) -> None:
-        """Adds a turn that has just ended; its `ago_s` is that of the clock."""
+        """Adds a turn that has just ended; its `ago_s` holds the clock at its end."""
         with self._lock:
             self._rows[self._count % _KEPT] = astuple(turn)
             self._count += 1

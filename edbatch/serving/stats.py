@@ -1,4 +1,4 @@
-"""Statistics of a server so far."""
+"""Statistics of a server since its start."""
 
 import threading
 from dataclasses import dataclass, field
@@ -10,33 +10,33 @@ from edbatch.serving.slow_turns import SlowTurn
 
 @dataclass(frozen=True)
 class ServerStats:
-    """Statistics of a server so far; see `edbatch.Server.stats`.
+    """Statistics of a server since its start; see `edbatch.Server.stats`.
 
     Attributes:
-        submitted: Requests that were accepted.
-        answered: Those that were answered.
-        failed: Those for which the model raised an exception.
-        cancelled: Those that were cancelled.
-        expired: Those whose deadline has passed.
-        refused: Requests that were not accepted, since too many waited.
-        waiting: Requests that have not begun to run.
-        in_flight: Requests that run.
-        held: Those of them that wait for a program that knows their types of cells, or
-            has room for them.
-        waves: Waves so far.
-        nodes: Nodes that ran.
-        batches: Batches of their schedules.
-        rows: Rows that were computed, padding included.
-        overruled: Waves in which all ran that was needed, since the serving policy
-            had let something wait for too long, or an idle device.
-        width: Nodes per batch, on average.
-        latency: From submission to the answer, in milliseconds.
-        first_value: From submission to the first value that a request looked at, or its
-            answer, likewise.
-        latency_histogram: Of all answers, how many took how long.
-        first_value_histogram: Likewise for the first value.
-        slowest_turns: The slowest of the latest turns of the server's thread, and where
-            their time went.
+        submitted: Accepted requests.
+        answered: Accepted requests that were answered.
+        failed: Accepted requests that failed, usually since the model raised an error.
+        cancelled: Accepted requests that were cancelled.
+        expired: Accepted requests whose deadline passed.
+        refused: Requests that were not accepted because the queue was full.
+        waiting: Requests that have not started to run.
+        in_flight: Requests that are running.
+        held: Requests in flight that wait for a program that has their types, or has
+            room for them.
+        waves: Waves run.
+        nodes: Nodes run.
+        batches: Batches in the waves' schedules.
+        rows: Rows computed, including padding.
+        overruled: Waves that ran all needed nodes because the serving policy had made
+            nodes or an idle device wait for too long.
+        width: Mean number of nodes per batch.
+        latency: Time from submission to the answer, in milliseconds.
+        first_value: Time from submission to the first value that a request read, or to
+            its answer, in milliseconds.
+        latency_histogram: Histogram of `latency` over all answers.
+        first_value_histogram: Histogram of `first_value` over all answers.
+        slowest_turns: The slowest of the latest turns of the server's thread, with a
+            breakdown of their time.
 
     Example:
         >>> import edbatch as eb
@@ -75,7 +75,7 @@ class ServerStats:
 
 @dataclass(eq=False)
 class Counts:
-    """Counts of a server, which several threads change."""
+    """Thread-safe counters of a server."""
 
     submitted: int = 0
     answered: int = 0
@@ -93,7 +93,7 @@ class Counts:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, **more: int) -> None:
-        """Adds to counts, by their names."""
+        """Increments counters by name."""
         with self.lock:
             for name, value in more.items():
                 setattr(self, name, getattr(self, name) + value)
@@ -105,16 +105,16 @@ class Counts:
         held: int,
         slowest_turns: tuple[SlowTurn, ...],
     ) -> ServerStats:
-        """Returns the counts, as they are now.
+        """Returns a snapshot of the counts.
 
         Args:
-            waiting: Requests that have not begun to run.
-            in_flight: Requests that run.
-            held: Those that wait for a compiler.
+            waiting: Number of requests that have not started to run.
+            in_flight: Number of running requests.
+            held: Number of held requests.
             slowest_turns: The slowest turns.
 
         Returns:
-            The summary.
+            The statistics.
         """
         with self.lock:
             own: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The loop of a server's thread: admits requests and runs waves, in turn."""
+"""The loop of a server's thread: in each turn, admits requests and runs waves."""
 
 import threading
 import time
@@ -17,27 +17,27 @@ from edbatch.serving.request import Request, copy_of, late
 from edbatch.serving.slow_turns import TurnClock, TurnLog
 from edbatch.serving.stats import Counts
 
-_AT_ONCE = 32  # requests that are started at least, so that waves are wide
-_COMPILER_S = 0.005  # between two looks whether a program is compiled
-_FEW = 4  # requests between two looks at the device
+_AT_ONCE = 32  # requests started before values are resumed, so that waves are wide
+_COMPILER_S = 0.005  # polling interval while a program is compiled
+_FEW = 4  # requests started between two checks of the device
 
 
 class WaveLoop:
     """Runs the requests of a queue until it is closed and empty.
 
     Args:
-        queue: The queue, which other threads fill.
+        queue: The queue, filled by other threads.
         counts: The server's counts.
-        new: Makes a generation of requests that run with some parameters.
+        new: Creates a generation of requests for given parameters.
         params: The first parameters.
         admission: When requests join.
-        max_in_flight: Requests that run at the same time.
-        answers: Answers to event loops, which it sends.
+        max_in_flight: Maximum number of requests that run at the same time.
+        answers: Sends answers to event loops.
 
     Attributes:
         params: The parameters of requests that start from now on.
         turns: The latest turns of the thread.
-        stopped: Whether to end without the requests that have no answer.
+        stopped: Whether to end at once; unanswered requests fail.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class WaveLoop:
         self._answers, self._settings = answers, settings()
         self.turns = TurnLog()
         self._generations = [new(params)]
-        self._taken: deque[Request] = deque()  # off the queue, to be started
+        self._taken: deque[Request] = deque()  # taken off the queue, not yet started
 
     @property
     def in_flight(self) -> int:
@@ -66,18 +66,18 @@ class WaveLoop:
 
     @property
     def held(self) -> int:
-        """Number of running requests that wait for a compiler."""
+        """Number of held requests."""
         return sum(each.held for each in self._generations)
 
     def swap_params(self, params: Any) -> None:
-        """Lets requests that start from now on run with other parameters."""
+        """Replaces the parameters for all requests that start from now on."""
         with self._queue.changed:
             self.params = params
             self._swapped = True
             self._queue.changed.notify_all()
 
     def run(self) -> None:
-        """Runs the server's thread; however it ends, no client is left waiting."""
+        """Runs the server's thread; fails all remaining requests when it ends."""
         self._answers.begin()
         try:
             with under(self._settings):
@@ -93,7 +93,7 @@ class WaveLoop:
         while not self.stopped:
             clock.begin()
             started = self._admit()
-            self._answers.send()  # before the device is waited for
+            self._answers.send()  # before waiting for the device
             generations = tuple(self._generations)
             clock.admitted(started, [each.runner for each in generations])
             did = [self._step(each) for each in generations]
@@ -107,15 +107,18 @@ class WaveLoop:
                     return
 
     def _compile_later_needs(self) -> None:
-        """Has more compiled in the background; a variable here ends with the call."""
+        """Compiles, in the background, programs that later waves may need.
+
+        A method of its own, so that its loop variable does not outlive the call.
+        """
         for each in self._generations:
             each.runner.execution.compile_later_needs()
 
     def _wait(self) -> None:
-        """Waits, as nothing runs: for a request, a window, a deadline, or a moment."""
+        """Waits, if nothing runs, for a request, a window, a deadline, or a moment."""
         queue = self._queue
         while not (len(queue) or self.in_flight or queue.closed):
-            if self._swapped:  # what the others hold is freed
+            if self._swapped:  # return to free generations with old parameters
                 return
             queue.changed.wait()
         if not self._joining():
@@ -132,7 +135,7 @@ class WaveLoop:
     def _joining(self) -> int:
         """Number of waiting requests that may join; see `Admission`.
 
-        Not those that would join requests that are held: these run later.
+        Held requests do not count as in flight, since they run later.
         """
         queue, window_ms = self._queue, None
         flight = self.in_flight - self.held
@@ -143,7 +146,7 @@ class WaveLoop:
             is_over = time.perf_counter() >= queue.oldest() + 1e-3 * window_ms
             if flight or not (is_full or is_over):
                 return 0
-        # Those that are held take no place, unless there are as many again.
+        # Held requests take no place, up to `max_in_flight` of them.
         most = min(self._max_in_flight, 2 * self._max_in_flight - self.held)
         return min(len(queue), max(0, most - flight))
 
@@ -158,16 +161,17 @@ class WaveLoop:
         ] + self._generations[-1:]
 
     def _admit(self) -> int:
-        """Starts requests; returns how many. Those that are late by now are told so.
+        """Starts requests and fails late ones; returns how many were started.
 
-        Many are started one after the other, a fraction of a millisecond each, so once
-        the values of a wave are there, those that wait for them go first.
+        Requests start one after the other, a fraction of a millisecond each. So that
+        many of them do not delay the others, requests that wait for a wave go first
+        once its values are ready.
         """
         for each in self._queue.take_late():
             each.fail(late(each), self._counts, "expired")
         joining, started = self._joining(), 0
         self._taken.extend(self._queue.take(min(_AT_ONCE, joining)))
-        self._take_params()  # those that were swapped in before a request came, too
+        self._take_params()  # includes any swapped in before these requests arrived
         while self._taken:
             while self._taken:
                 self._start(self._taken[0])
@@ -180,7 +184,7 @@ class WaveLoop:
         return started
 
     def _start(self, request: Request) -> None:
-        """Starts a request; what goes wrong beside its model ends as in `_step`."""
+        """Starts a request; errors outside its model are handled as in `_step`."""
         generation = self._generations[-1]
         try:
             generation.start(request)
@@ -190,20 +194,20 @@ class WaveLoop:
                 request.fail(copy_of(error), self._counts)
 
     def _has_values(self) -> bool:
-        """Whether the values of a wave are there."""
+        """Whether the values of a wave are ready."""
         return any(each.has_values() for each in self._generations)
 
     def _step(self, generation: Generation) -> bool:
-        """Goes on; if a wave fails, so do its requests, and the server goes on.
+        """Advances a generation; if a wave fails, its requests fail, not the server.
 
-        Returns whether something was done.
+        Returns whether there was progress.
         """
         if not len(generation):
             return False
         try:
             generation.drop()
             self._answers.send()
-            waits = not self._queue.closed  # else nobody comes
+            waits = not self._queue.closed  # a closed queue gets no more requests
             return generation.step(len(self._queue), may_wait=waits)
         except BaseException as error:
             self._end(generation, error)
@@ -212,7 +216,7 @@ class WaveLoop:
             self._answers.send()
 
     def _end(self, generation: Generation, error: BaseException) -> None:
-        """Ends all requests of a generation; others run with a new one."""
+        """Fails all requests of a generation; later ones run in a new generation."""
         generation.fail_all(error)
         self._generations.remove(generation)
         self._generations.append(self._new(self.params))
