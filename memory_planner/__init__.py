@@ -1,8 +1,8 @@
-"""Memory planning: where every value lives.
+"""Memory planning: assigns each value a row of an arena.
 
-With packed cells, it takes a fifth off the forward pass of chains and a tenth off that
-of word lattices; on trees it gains nothing and leaves them alone (`edbatch bench
---planner`, docs/results-memory.md).
+Combined with packed cells, it shortens the forward pass of chains by a fifth and that
+of word lattices by a tenth. On trees it gains nothing and changes nothing (`edbatch
+bench --planner`, docs/results-memory.md).
 """
 
 from edbatch.memory_planner.layout import (

@@ -1,22 +1,23 @@
-"""The orders of nodes and of blocks in which most operands are read in place.
+"""Orders nodes and blocks so that most operands are read in place.
 
 Batches are visited from the last to the first. When a batch is reached, the orders of
-its readers are known, so a chunk of a reader asks for one exact sequence of nodes.
-Sequences are taken in the order of their bytes, as a whole or not at all (`runs`); what
-order is left open is chosen for the batch's own operands (`run_sorting`).
+its readers are known, so each chunk of a reader requires one exact sequence of nodes.
+Sequences are accepted in descending order of their bytes, as a whole or not at all
+(`runs`); the remaining order is chosen for the batch's own operands (`run_sorting`).
 
-A batch whose readers ask for nothing can wait: if the read of most bytes takes whole
-blocks, it comes last, follows their order, and can always be a slice.
+A batch whose readers require no order can wait: it is ordered last and follows the
+rows of one of its own reads. This is the read over the fewest chains of blocks; ties go
+to the read with the most bytes. If it takes whole blocks, it can always be a slice.
 
 Differs from the memory planning of ED-Batch (Chen et al., ICML 2023, section 4), which
 collects the constraints of all batches in one PQ-tree and broadcasts them from operand
-to operand: here a reader's order is fixed before it asks, so that nearly all
-constraints are sequences, and PQ-trees are needed for what is left only.
+to operand: here the order of a reader is fixed before that of its operands, so nearly
+all constraints are sequences, and PQ-trees are needed only for the rest.
 
 Gain on 32 sampled instances (`experiments/alignment_parts.py`, docs/results-memory.md):
 the share of bytes in place rises from 3% to 53% for tree-LSTMs, from 8% to 76% for word
-lattices, from 46% to 86% for taggers. Waiting is worth 32 of these points to lattices
-and 4 to taggers, nothing to trees, and costs DAG-LSTMs 18.
+lattices, from 46% to 86% for taggers. Waiting contributes 32 of these percentage points
+for lattices and 4 for taggers, none for trees, and costs DAG-LSTMs 18.
 
 Time O(E + sorting) for E operands, if types have few slots.
 """
@@ -43,18 +44,18 @@ from edbatch.memory_planner.tables import (
 )
 from edbatch.sorting import order_by_weight, stable_order
 
-# Columns of an adjacency constraint: the chunk that has it, the read, and the next one
-# of a list.
+# Columns of an adjacency constraint: its chunk, its read, and the next constraint of a
+# linked list.
 _CHUNK, _READ, _NEXT = range(3)
 
 
 class Constraints(NamedTuple):
-    """Adjacency constraints: sequences of nodes that chunks ask for.
+    """Adjacency constraints: sequences of nodes that chunks require.
 
     Attributes:
         table: Chunk, read and next constraint of each.
-        num_bytes: Bytes that are read in place if it is accepted.
-        first: The first one of each batch, or `NONE`.
+        num_bytes: Bytes that are read in place if the constraint is accepted.
+        first: The first constraint of each batch, or `NONE`.
     """
 
     table: np.ndarray  # [W, 3] int32
@@ -73,16 +74,16 @@ def align(
     """Orders the nodes of all batches.
 
     Args:
-        tables: The tables, with the neighbours of blocks as from `chain_blocks`; runs,
-            and first and last nodes, are set.
+        tables: The tables, with the neighbours of blocks as set by `chain_blocks`; runs
+            and first and last nodes are updated.
         weight: Weight of one node for each read, ``[R] float64``.
-        reference: Nodes, batch by batch, in the order that they keep where no read asks
-            for another, ``[N]``.
-        may_wait: Whether each batch may come last, ``[S] bool``.
+        reference: Nodes, batch by batch, in the order that they keep where no read
+            requires another, ``[N]``.
+        may_wait: Whether each batch may be ordered last, ``[S] bool``.
         use_tree: Whether runs may be ordered by PQ-trees.
 
     Returns:
-        The nodes in their order, ``[N] int32``; and whether a tree made any of it.
+        The nodes in their order, ``[N] int32``; and whether any of it is from a tree.
     """
     batch = tables.batch
     num_batches = len(batch) - 1
@@ -96,7 +97,7 @@ def align(
         longest = max(longest, batch[b + 1, START] - batch[b, START])
     change = np.empty((longest, CHANGE_COLUMNS), np.int32)
     count = np.zeros(num_batches, np.int32)
-    followed = np.full(num_batches, NONE, np.int32)  # the read, of batches that wait
+    followed = np.full(num_batches, NONE, np.int32)  # read that a waiting batch follows
     is_asked = np.zeros(num_batches, np.bool_)
     is_by_tree = False
     for b in range(num_batches - 1, -1, -1):
@@ -112,7 +113,7 @@ def align(
         if is_asked[b] or has_reads:
             found, by_tree = order_runs(tables, b, nodes, weight, count, use_tree)
             is_by_tree |= by_tree
-            # Not a slice: Numba compiles the text of its error, for two seconds.
+            # No slice assignment: Numba compiles its error message for two seconds.
             for k in range(last - first):
                 order[first + k] = found[k]
         for place in range(first, last):
@@ -128,7 +129,7 @@ def align(
 
 @kernel
 def _new_constraints(batch):
-    """Allocates a constraint for each chunk and read; no batch has one."""
+    """Allocates a constraint for each chunk and read; each batch's list is empty."""
     most = 0
     for b in range(len(batch) - 1):
         chunks = batch[b + 1, FIRST_CHUNK] - batch[b, FIRST_CHUNK]
@@ -139,7 +140,7 @@ def _new_constraints(batch):
 
 @kernel
 def _add_constraints(tables, b, order, weight, constraints, count):
-    """Adds those of a batch's chunks to the latest batch that they read; counts all."""
+    """Adds a batch's constraints to the latest batches read; returns the new count."""
     batch, read, chunk_start = tables.batch, tables.read, tables.chunk_start
     table, num_bytes, first = constraints
     for c in range(batch[b, FIRST_CHUNK], batch[b + 1, FIRST_CHUNK]):
@@ -160,7 +161,7 @@ def _add_constraints(tables, b, order, weight, constraints, count):
 
 @kernel
 def _latest_producer(tables, nodes, slot):
-    """Finds the last batch that nodes read; `NONE` if they can read no slice."""
+    """Finds the last batch that nodes read; `NONE` if no order makes it a slice."""
     before = latest = NONE
     for v in nodes:
         u = tables.operand_node[tables.operand_start[v] + slot]
@@ -176,7 +177,7 @@ def _latest_producer(tables, nodes, slot):
 
 @kernel
 def _accept(tables, constraints, b, order, change, is_asked):
-    """Accepts or rejects the constraints of a batch, those of most bytes first."""
+    """Accepts or rejects the constraints of a batch, most bytes first."""
     sequence = np.empty(len(change), np.int32)
     for w in _sort_constraints(constraints, b):
         slot = tables.read[constraints.table[w, _READ], SLOT]
@@ -193,7 +194,7 @@ def _accept(tables, constraints, b, order, change, is_asked):
 
 @kernel
 def _sort_constraints(constraints, b):
-    """Lists a batch's constraints by bytes; of equal ones those made first."""
+    """Lists a batch's constraints, most bytes first; ties in order of creation."""
     table, num_bytes, first = constraints
     total = 0
     w = first[b]
@@ -217,7 +218,8 @@ def _sort_constraints(constraints, b):
 def _read_to_follow(tables, b, nodes, weight, count):
     """Chooses the read that a batch's order follows; `NONE` if it has no read.
 
-    It is that of the fewest chains of blocks; of these, that of most bytes.
+    It is the read over the fewest chains of blocks; ties go to the one with the most
+    bytes.
     """
     batch, read = tables.batch, tables.read
     best = NONE
@@ -242,7 +244,7 @@ def _read_to_follow(tables, b, nodes, weight, count):
 
 @kernel
 def _follow(tables, b, slot, order, position):
-    """Orders the nodes of a batch as the rows of what they read in a slot."""
+    """Orders the nodes of a batch by the rows of their operands in a slot."""
     batch = tables.batch
     first, last = batch[b, START], batch[b + 1, START]
     key = np.empty(last - first, np.int64)

@@ -1,14 +1,14 @@
-"""The search for better orders: alignment tried again under changed constraints.
+"""Searches for better orders by repeating the alignment with changed constraints.
 
-The first try weighs reads by their bytes. Where graphs are small there is time to try
-again with other weights of reads and of pairs of blocks, other orders of nodes that
-no read asks for, and other batches that wait; each time a few changes away from the
-best so far. That finds all that an exhaustive search finds on small minibatches (the
-tests compare the two), where the first try alone misses something in one of twenty.
+The first try weighs reads by their bytes. For small graphs there is time for more tries
+with other weights of reads and of pairs of blocks, other orders of nodes where no read
+requires one, and other batches that wait, each a few changes away from the best so far.
+On small minibatches this finds everything that an exhaustive search finds (the tests
+compare the two); the first try alone misses something in one of twenty.
 
-Gain (`experiments/alignment_parts.py`): 3 points of the share of bytes in place on two
-sampled trees, 9 on two DAGs, nothing on 32 instances, whose graphs are too large to be
-searched.
+Gain (`experiments/alignment_parts.py`): 3 percentage points of the share of bytes in
+place on two sampled trees, 9 on two DAGs, none on 32 instances, whose graphs are too
+large to be searched.
 """
 
 from typing import NamedTuple
@@ -24,12 +24,12 @@ from edbatch.memory_planner.tables import IS_READ, make_tables
 
 _MOST_CHANGES = np.int64(3)  # from one try to the next
 _KINDS = np.int64(4)  # of changes
-_FACTORS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # of weights; what has none is left out
-_PATIENCE = 50  # tries without gain, after which the search begins anew
+_FACTORS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # of weights; weight 0 is left out
+_PATIENCE = 50  # tries without gain, after which the search starts over
 
 
 class Alignment(NamedTuple):
-    """The best orders that have been found, and the rows that follow from them.
+    """The best orders found so far, and the rows that follow from them.
 
     Attributes:
         order: Nodes in their order.
@@ -52,7 +52,7 @@ def best_alignment(problem: LayoutProblem, effort: int) -> Alignment:
 
     Args:
         problem: The `LayoutProblem`.
-        effort: How many operands all tries but the first may look at.
+        effort: Maximum number of operands that all tries after the first may examine.
 
     Returns:
         The alignment.
@@ -69,7 +69,7 @@ def best_alignment(problem: LayoutProblem, effort: int) -> Alignment:
     patience = _PATIENCE
     best_bytes = -1
     tries = 1 + effort // (len(problem.operands) + len(order) + 1)
-    # Not the constants, for which Numba would compile all that follows once more.
+    # Not literals: Numba would compile the callees a second time for them.
     use_tree = tight = tries > 0
     random = np.empty(1, np.uint64)
     random[0] = np.uint64(0x9E3779B97F4A7C15)
@@ -86,14 +86,14 @@ def best_alignment(problem: LayoutProblem, effort: int) -> Alignment:
         patience -= 1
         if num_bytes > state_bytes:
             patience = _PATIENCE
-        if num_bytes >= state_bytes:  # from an equal one, others can be reached
+        if num_bytes >= state_bytes:  # an equal state may lead to better ones
             state, state_bytes = now, num_bytes
         if num_bytes > best_bytes:
             best = Alignment(found, blocks, value_row, arena_rows, num_bytes)
             best_bytes = num_bytes
         if patience == 0:
             state, state_bytes, patience = start, -1, _PATIENCE
-        # The order of a PQ-tree is always compared with that of sorting.
+        # The order from a PQ-tree is always compared with the sorted order.
         use_tree = not (k == 0 and by_tree)
         if not use_tree:
             tries = max(tries, 2)
@@ -114,7 +114,7 @@ def _below(random, limit):
 
 @kernel
 def _change(random, state, pair_bytes, read_bytes, batch_start):
-    """Returns weights, order and waiting batches with a few changes."""
+    """Returns the weights, order and waiting batches with a few random changes."""
     pair_weight, read_weight, reference, may_wait = state
     pair_weight, read_weight = pair_weight.copy(), read_weight.copy()
     reference, may_wait = reference.copy(), may_wait.copy()

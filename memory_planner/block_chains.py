@@ -1,16 +1,17 @@
-"""The order of blocks: which batch's block follows which.
+"""Order of blocks: chooses which batch's block follows which.
 
 A read whose nodes come from several batches can be a slice only if the blocks of these
-are neighbours and all nodes of those in between are read. So such a read asks for some
-*pairs* of blocks, weighted by its bytes. Pairs are taken in the order
-of their bytes, where both blocks still lack that neighbour; this makes *chains*.
+batches are neighbours and the blocks in between are read completely. So such a read
+requires some *pairs* of blocks to be neighbours, weighted by its bytes. Pairs are
+accepted in descending order of their bytes while both blocks still lack that neighbour;
+the accepted pairs form *chains*.
 
-Gain on 32 sampled instances (`experiments/alignment_parts.py`): 9 points of the share
-of bytes in place for tree-LSTMs, 46 for word lattices, 23 for module networks, none for
-taggers and translation.
+Gain on 32 sampled instances (`experiments/alignment_parts.py`): 9 percentage points of
+the share of bytes in place for tree-LSTMs, 46 for word lattices, 23 for module
+networks, none for taggers and translation.
 
-A block may follow one that is written before it, whose padding is then overwritten, or
-one without padding.
+A block may follow a block that is written earlier, whose padding is then overwritten,
+or a block without padding.
 """
 
 import numpy as np
@@ -39,7 +40,7 @@ from edbatch.sorting import order_by_weight, sort_in_place, stable_order
 def find_pairs(
     tables: Tables, order: np.ndarray, read_bytes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Finds the pairs of blocks that some read asks for.
+    """Finds the pairs of blocks that some read requires.
 
     Args:
         tables: The tables.
@@ -47,7 +48,7 @@ def find_pairs(
         read_bytes: Bytes that one node of each read reads.
 
     Returns:
-        Pairs of batches, each once, ``[P, 2] int32``; the bytes for each,
+        Distinct pairs of batches, ``[P, 2] int32``; the bytes of each pair,
         ``[P] float64``; and the bytes of all reads that can be slices at all. Time
         O(E + P log P).
     """
@@ -96,11 +97,11 @@ def count_producers(
 
     Args:
         tables: The tables.
-        nodes: The nodes that read.
+        nodes: The reading nodes.
         slot: The slot.
         count: Zero for each batch; updated. ``[S] int32``.
-        producers: Where to write the batches that count, ascending; as many as there
-            are. ``int32``.
+        producers: Receives the batches that are read, ascending; its length is their
+            number. ``int32``.
     """
     found = 0
     for v in nodes:
@@ -121,7 +122,7 @@ def _is_part(b, count, batch):
 
 @kernel
 def _put_parts_outside(found, count, batch):
-    """Puts blocks that are read in part first and last; False if there are more."""
+    """Puts partly read blocks first and last; False if there are more than two."""
     parts = 0
     at = 0
     for k in range(len(found)):
@@ -159,7 +160,7 @@ def _add_pairs(found, count, only_whole, weight, batch, pairs, pair_bytes, num_p
 
 @kernel
 def _join_equal(pairs, pair_bytes):
-    """Adds up the bytes of equal pairs."""
+    """Merges equal pairs, adding up their bytes."""
     code = np.empty(len(pairs), np.int64)
     for k in range(len(pairs)):
         code[k] = np.int64(pairs[k, 0]) << 32 | pairs[k, 1]
@@ -183,18 +184,19 @@ def chain_blocks(
     pairs: np.ndarray,
     pair_bytes: np.ndarray,
 ) -> np.ndarray:
-    """Chooses the neighbours of blocks, and the order of all.
+    """Chooses the neighbours of blocks, and the order of all blocks.
 
     Args:
-        batch: Batches; columns of blocks are set, without first and last nodes.
-        pairs: As from `find_pairs`.
-        pair_bytes: Bytes of each pair; where they are 0, the pair is left out.
+        batch: Table of batches; the columns of blocks are set, without first and last
+            nodes.
+        pairs: As returned by `find_pairs`.
+        pair_bytes: Bytes of each pair; pairs with 0 bytes are left out.
 
     Returns:
         Batches in the order of their blocks, ``[S] int32``.
     """
     num_batches = len(batch) - 1
-    end = np.arange(num_batches)  # of a chain's first block the last, and vice versa
+    end = np.arange(num_batches)  # first block of a chain to its last, and vice versa
     for b in range(num_batches):
         batch[b, NEXT] = NONE
         batch[b, PREVIOUS] = NONE

@@ -1,7 +1,7 @@
-"""Gaps: ranges of rows of an arena that are free, and taking rows from them.
+"""Gaps: free ranges of rows of an arena, with functions to take and return rows.
 
-Gaps are a table ``[G, 2] int64`` of which the first ones are in use: first row, and
-rows. They stand in the order of rows, and no two of them touch.
+Gaps are a table ``[G, 2] int64`` whose first entries are in use: first row, and number
+of rows. They are sorted by row, and no two of them touch.
 """
 
 import numpy as np
@@ -14,16 +14,16 @@ _NONE = -1
 
 @kernel
 def take_rows(gap: np.ndarray, gaps: int, top: int, rows: int) -> tuple[int, int, int]:
-    """Takes rows from the smallest gap that has them, or from the end of the arena.
+    """Takes rows from the smallest gap that fits, or from the end of the arena.
 
     Args:
         gap: The gaps; updated.
-        gaps: How many there are.
+        gaps: Number of gaps.
         top: Rows of the arena so far.
-        rows: How many rows to take.
+        rows: Number of rows to take.
 
     Returns:
-        The first of them; how many gaps there are; and rows of the arena.
+        The first row taken; the number of gaps; and the rows of the arena.
 
     Example:
         >>> gap = np.array([[1, 4], [8, 2], [12, 3]])
@@ -59,9 +59,12 @@ def give_rows_back(gap: np.ndarray, gaps: int, row: int, rows: int) -> int:
 
     Args:
         gap: The gaps, with room for one more; updated.
-        gaps: How many there are.
+        gaps: Number of gaps.
         row: The first row.
-        rows: How many rows.
+        rows: Number of rows.
+
+    Returns:
+        The number of gaps.
 
     Example:
         >>> gap = np.array([[1, 2], [5, 2], [0, 0]])

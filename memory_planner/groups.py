@@ -1,8 +1,8 @@
-"""Groups: the nodes of a batch by the block that they read.
+"""Groups: the nodes of a batch, grouped by the block that they read.
 
-A read whose nodes come from several batches asks its reader for an order too: where the
-blocks are neighbours, nodes that read the first block should come before those that
-read the next one. The nodes that read one block are a *group*.
+A read whose nodes come from several batches also suggests an order for the reading
+batch: where the blocks are neighbours, nodes that read the first block should come
+before nodes that read the next one. The nodes that read one block are a *group*.
 """
 
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from edbatch.memory_planner.tables import (
     Tables,
 )
 
-_MOST_READS = 4  # that an order is made for
+_MOST_READS = 4  # considered for the order of one batch
 
 
 class Groups(NamedTuple):
@@ -32,10 +32,10 @@ class Groups(NamedTuple):
 
     Attributes:
         weight: Weight of a node for each read.
-        group: The group of each node, numbered in the order of blocks, by the node's
-            place in the schedule.
-        joined: For each group the rows of its block if that and the next group's are
-            neighbours, else 0.
+        group: The group of each node, by the node's place in the schedule. Groups are
+            numbered in the order of their blocks.
+        joined: For each group, the rows of its block if that block and the next group's
+            are neighbours, otherwise 0.
     """
 
     weight: np.ndarray  # [C] float64
@@ -47,7 +47,7 @@ class Groups(NamedTuple):
 def find_groups(
     tables: Tables, b: int, nodes: np.ndarray, weight: np.ndarray, count: np.ndarray
 ) -> Groups:
-    """Finds the reads that ask their batch for an order, and their groups.
+    """Finds the reads that suggest an order for their batch, and their groups.
 
     Args:
         tables: The tables, with the neighbours of blocks.
@@ -55,6 +55,9 @@ def find_groups(
         nodes: Its n nodes.
         weight: Weight of one node for each read.
         count: Scratch, zero for each batch, ``[S] int32``.
+
+    Returns:
+        The groups.
     """
     read = tables.read
     chosen, most = _choose_reads(tables.batch, b, read, weight)
@@ -71,7 +74,7 @@ def find_groups(
 
 @kernel
 def _choose_reads(batch, b, read, weight):
-    """Lists the reads of several blocks, most bytes first; and the most blocks."""
+    """Lists reads of several blocks, most bytes first; and their maximum of blocks."""
     chosen = np.empty(_MOST_READS, np.int32)
     found = 0
     most = 0
@@ -92,7 +95,7 @@ def _choose_reads(batch, b, read, weight):
 
 @kernel
 def _group(tables, b, nodes, read, count, group, joined):
-    """Finds the groups of one read; False if no order of its nodes makes it a slice."""
+    """Finds the groups of one read; False if no order of nodes makes it a slice."""
     batch, node = tables.batch, tables.node
     producers = np.empty(read[PRODUCERS], np.int32)
     count_producers(tables, nodes, read[SLOT], count, producers)
@@ -131,7 +134,7 @@ def _sort_by_rank(producers, batch):
 
 @kernel
 def promised_bytes(tables: Tables, b: int, nodes: np.ndarray, groups: Groups) -> float:
-    """Counts the bytes that chunks could read in place if blocks had the right order.
+    """Counts the bytes that chunks could read in place if blocks were ordered to fit.
 
     Args:
         tables: The tables.
@@ -156,7 +159,7 @@ def promised_bytes(tables: Tables, b: int, nodes: np.ndarray, groups: Groups) ->
 
 @kernel
 def _are_neighbours(chunk, node, start, group, joined):
-    """Whether a chunk reads neighbouring blocks in order, the inner ones as a whole."""
+    """Whether a chunk reads neighbouring blocks in order, the inner ones completely."""
     now = group[node[chunk[0], PLACE] - start]
     is_whole = True  # the last rows of the first block are enough
     length = 0

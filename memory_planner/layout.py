@@ -1,15 +1,15 @@
 """Layouts: the row in which each value lives.
 
-Values live in arenas, one per array kind (shape and dtype), a row each. A batch's
-outputs have consecutive rows, in the batch's own order (see `rows`).
+Values live in arenas, one arena per array kind (shape and dtype), one row per value. A
+batch's outputs have consecutive rows, in the batch's own order (see `rows`).
 
-In *schedule order*, nodes keep the order of the schedule, in which they follow the
-order of their last operand, and batches follow each other. It is the cheapest layout,
-linear in values, and the one that is taken where nothing is gained by another. The
-*aligned* layout orders nodes inside batches, and batches among each other, so that most
-operands are read in place (see `alignment`).
+In *schedule order*, batches follow each other, and nodes keep the order of the
+schedule, which is the order in which their last operands are computed. This is the
+cheapest layout, linear in the number of values, and is used where another layout gains
+nothing. The *aligned* layout orders nodes within batches, and batches among each other,
+so that most operands are read in place (see `alignment`).
 
-Row 0 of every arena is zero and stands for operands that a padded list lacks.
+Row 0 of every arena is zero and is read for missing operands of padded lists.
 """
 
 from dataclasses import dataclass, replace
@@ -48,12 +48,12 @@ class Layout:
         chunk_size: Nodes in each chunk.
         chunk_width: Rows that each chunk computes, at least its size.
         value_row: Row of each value in its kind's arena.
-        arena_rows: Rows used in each kind's arena, the zero row included. A slice of
-            full width that begins where a chunk's operands are in place stays within.
+        arena_rows: Rows used in each kind's arena, including the zero row. A full-width
+            slice that begins at a chunk's in-place operands stays within the arena.
         in_place: Whether the operands in a slot of a chunk are one contiguous slice of
-            an arena, in the chunk's own order. Slots that a type does not have are
-            False, and so are those of padded lists, which are stacked.
-        reuse: Whether values that nobody reads any more are overwritten.
+            an arena, in the chunk's own order. False for slots that a type does not
+            have, and for slots of padded lists, which are stacked.
+        reuse: Whether values are overwritten after their last read.
 
     Example:
         >>> import edbatch as eb
@@ -83,7 +83,7 @@ class Layout:
     reuse: bool = False
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         chunks, batches = len(self.chunk_start), len(self.batch_type)
         return f"<Layout: {chunks} chunks of {batches} batches>"
 
@@ -107,19 +107,19 @@ def plan_layout(
         schedule: Its schedule.
         sizes: Widths of chunks.
         widths: The widths that each type has; all of ``sizes`` if None.
-        overheads: What one more chunk of each type costs, in rows; as ``sizes`` says if
-            None.
+        overheads: Cost of one more chunk of each type, in rows; the overhead of
+            ``sizes`` if None.
         method: ``"schedule"`` keeps the order of the schedule; ``"aligned"`` orders
             nodes and blocks: at least as many contiguous bytes as ``"schedule"``.
-        aligned: The types whose operands ``"aligned"`` looks at; all if None.
+        aligned: The types whose operands ``"aligned"`` considers; all if None.
             ``[T] bool``.
-        reuse: Whether rows are used again once nobody reads their values any more; the
-            model's outputs are kept. There is no gradient then.
-        effort: How many operands the search for a better alignment may look at, once
-            the first one is found; None for `default_effort`.
+        reuse: Whether rows are reused after the last read of their values; the model's
+            outputs are kept. Gradients are impossible then.
+        effort: Maximum number of operands that the search for a better alignment may
+            examine, after the first one is found; None for `default_effort`.
 
     Returns:
-        The layout. Time O(V + E), and sorting for the aligned one.
+        The layout. Time O(V + E), plus sorting for the aligned layout.
 
     Raises:
         PlanError: An arena would have more rows than int32 can count.
@@ -215,9 +215,9 @@ def lay_out_in_order(
 def _in_order(
     order, batch_start, batch_type, cuts, nodes, num_values, tables, num_kinds
 ):
-    """As `plan_layout` of a `LayoutProblem`, whose unused fields are of no length.
+    """Lays out in schedule order; unused fields of the `LayoutProblem` stay empty.
 
-    `cuts` and `tables` are plain tuples, which Numba takes over faster than named ones.
+    `cuts` and `tables` are plain tuples, which Numba accepts faster than named ones.
     """
     start, size, width, batch_rows = cut_batches(batch_start, batch_type, *cuts)
     column_kind, column_leaf, slot_bytes, slot_kind = tables

@@ -1,4 +1,4 @@
-"""The check of a layout: it is run on rows of names instead of numbers."""
+"""Checks a layout by running it on the numbers of values instead of their contents."""
 
 import numpy as np
 
@@ -9,20 +9,20 @@ _NOBODY = -1
 
 
 def check_layout(layout: Layout, graph: DataflowGraph) -> None:
-    """Checks that every value is still there when it is read.
+    """Checks that every value is still in its row when it is read.
 
-    Chunks are executed one after the other on arenas that hold values' numbers. At the
-    end all values must be left, for the gradient; with ``layout.reuse``, those that the
-    model returns.
+    Chunks are executed one after the other on arenas that hold the numbers of values.
+    At the end all values must remain, for the gradient; with ``layout.reuse``, only
+    those that the model returns.
 
     Args:
         layout: The layout.
         graph: The graph that it was made for.
 
     Raises:
-        AssertionError: Chunks do not cover all nodes once, or one reads or leaves a row
-            that holds something else, or writes the zero row or outside its arena, or
-            ``in_place`` is wrong.
+        AssertionError: Chunks do not cover all nodes once; a chunk reads or leaves a
+            row that holds another value, or writes the zero row or outside its arena;
+            or ``in_place`` is wrong.
 
     Example:
         >>> import edbatch as eb

@@ -1,4 +1,4 @@
-"""Memory of a layout, measured from the layout itself."""
+"""Memory use of a layout, measured from the layout itself."""
 
 from dataclasses import asdict, dataclass
 
@@ -17,16 +17,16 @@ class MemoryReport:
 
     Attributes:
         operands: Operand slots of all chunks.
-        operands_in_place: Those of them that are one slice in the chunk's own order.
+        operands_in_place: Operand slots that are one slice in the chunk's own order.
         batch_operands: Operand slots of all batches.
-        batch_operands_in_place: Those of them that are one slice for the whole batch.
+        batch_operands_in_place: Operand slots that are one slice for the whole batch.
         operand_bytes: Bytes that the nodes read from the arenas.
-        in_place_bytes: Those of them that lie in place.
-        gathered_bytes: The others, which have to be gathered.
+        in_place_bytes: Operand bytes that are in place.
+        gathered_bytes: The remaining bytes, which have to be gathered.
         padding_rows: Padding rows that chunks compute.
         arena_bytes: Bytes of all arenas.
-        peak_bytes: Bytes of the values that are live at one time, at most: those that
-            are written or read then, or read later, or returned. No arenas are smaller.
+        peak_bytes: Maximum bytes of values that are live at one time: those that are
+            written or read then, read later, or returned. No arenas can be smaller.
 
     Example:
         >>> import edbatch as eb
@@ -125,7 +125,7 @@ def report_memory(layout: Layout, graph: DataflowGraph) -> MemoryReport:
 
 
 def _count_whole(layout: Layout, graph: DataflowGraph) -> int:
-    """Counts the slots of batches whose chunks are slices, each behind the other."""
+    """Counts the slots of batches whose chunks read adjacent slices."""
     first = np.searchsorted(layout.chunk_start, layout.batch_start[:-1])
     whole = np.logical_and.reduceat(layout.in_place, first) if len(first) else first
     inner = np.setdiff1d(np.arange(len(layout.chunk_start)), first)
@@ -143,10 +143,10 @@ def _count_whole(layout: Layout, graph: DataflowGraph) -> int:
 def _most_live(
     order, batch_start, value_start, operand_start, operands, value_bytes, is_output
 ):  # fmt: skip
-    """Finds the most bytes that are live while one batch runs."""
+    """Finds the maximum bytes that are live while one batch runs."""
     num_batches = len(batch_start) - 1
     last_read = np.full(len(value_bytes), -1, np.int32)
-    more = np.zeros(num_batches + 1, np.int64)  # bytes born, less those that died
+    more = np.zeros(num_batches + 1, np.int64)  # bytes that become live, minus freed
     for b in range(num_batches):
         for place in range(batch_start[b], batch_start[b + 1]):
             v = order[place]

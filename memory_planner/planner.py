@@ -1,4 +1,4 @@
-"""Options of memory planning: where values lie, and whether rows are used again."""
+"""Options of memory planning: where values lie, and whether rows are reused."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from edbatch.arguments import check_number, check_word, renamed
 from edbatch.errors import PlanError
 
 LAYOUTS = ("schedule", "aligned")  # ways to lay out a graph
-AUTO = "auto"  # one of them for each type
+AUTO = "auto"  # chooses one of them for each type
 REUSE = ("never", "always")
 
 _EFFORT = 2000
@@ -34,19 +34,19 @@ class Planner:
 
     Attributes:
         layout: ``"schedule"``: values lie in the order of the schedule. ``"aligned"``:
-            nodes are ordered inside their batches, and batches among each other, so
+            nodes are reordered within their batches, and batches among each other, so
             that as many operands as possible lie in one slice. ``"auto"``: aligned for
-            the types for which it saves more time than it takes to plan, decided from
-            a sample (`Batched.fit`), or else from the first minibatch that has a type.
-        reuse: Use rows of values again that nothing reads any more: ``"never"`` or
-            ``"always"``. Less memory, but no gradient.
-        effort: How many operands ``"aligned"`` may look at in search of a better
-            alignment than the first. More finds more, and takes longer to plan. None:
-            see `default_effort`.
+            the types for which this saves more time than it takes to plan, decided from
+            a sample (`Batched.fit`), otherwise from the first minibatch with the type.
+        reuse: Whether to reuse rows whose values are not read any more: ``"never"`` or
+            ``"always"``. Reuse saves memory but rules out gradients.
+        effort: Maximum number of operands that ``"aligned"`` may examine in search of a
+            better alignment than the first. A larger number finds more and takes longer
+            to plan. None: see `default_effort`.
 
     Raises:
-        PlanError: The layout or the reuse is unknown, the effort negative, or an
-            option of another type.
+        PlanError: The layout or the reuse is unknown, the effort is negative, or an
+            option has the wrong type.
 
     Example:
         >>> Planner(layout="aligned").reuse
@@ -66,17 +66,21 @@ class Planner:
 
     @property
     def reuses_rows(self) -> bool:
-        """Whether rows of values are used again."""
+        """Whether rows of values are reused."""
         return self.reuse == "always"
 
 
 def default_effort(nodes: int) -> int:
-    """Chooses how long to search for a better alignment of a graph.
+    """Returns the effort of the search for a better alignment of a graph.
+
+    Args:
+        nodes: Number of nodes of the graph.
 
     Returns:
-        How many operands the search may look at. It takes some ten milliseconds, and
-        finds all that an exhaustive search does, for up to 32 nodes; less than one for
-        more nodes, and large graphs are not searched.
+        Maximum number of operands that the search may examine. For up to 32 nodes, the
+        search takes some ten milliseconds and finds everything that an exhaustive
+        search does. For more nodes it takes less than one millisecond, and large graphs
+        are not searched at all.
 
     Example:
         >>> default_effort(30), default_effort(600)

@@ -1,11 +1,11 @@
-"""The nodes of a PQ-tree as one array, and the surgery on them.
+"""The nodes of a PQ-tree as one array, and the operations on them.
 
-A node is a row of integers that name other rows; all that one node needs lies
+A node is a row of integers that refer to other rows; all the data of one node lies
 together. Rows 0 to n - 1 are the leaves. The children of a P node form a ring; those of
-a Q node a chain, whose links have no direction, so that two chains are joined, and one
-of them reversed, in constant time. Only the two children at its ends know their Q node;
-Booth and Lueker (1976) leave the parent of the inner ones undefined, since keeping it
-right would cost too much, and here it is `NONE`.
+a Q node form a chain whose links have no direction, so two chains can be joined, and
+one of them reversed, in constant time. Only the two children at the ends store their Q
+node; Booth and Lueker (1976) leave the parent of the inner ones undefined, because
+keeping it up to date would cost too much. Here it is `NONE`.
 
 Every function takes constant time, except `new_tree`, O(n), and `preorder`, O(nodes).
 """
@@ -16,37 +16,40 @@ from edbatch.kernel import kernel
 
 Row = int | np.int32
 Column = int | np.int64
-NONE = np.int32(-1)  # of the arrays' own type, so that functions are compiled once
+NONE = np.int32(-1)  # has the dtype of the arrays, so that functions are compiled once
 UNUSED, LEAF, P, Q = np.int32(0), np.int32(1), np.int32(2), np.int32(3)
 
 # Columns of a node. A P node's FIRST is any of its children, a Q node's FIRST and LAST
 # are its ends; CHILDREN counts those of a P node. A free row's PARENT is the next one.
 KIND, PARENT, LEFT, RIGHT = range(4)
-FIRST, LAST = np.int64(4), np.int64(5)  # functions take them: no constants, see NONE
+FIRST, LAST = np.int64(4), np.int64(5)  # arguments of functions: no literals, see NONE
 CHILDREN, MARK = 6, 7
-# What a reduction notes: the parent it has found, how many pertinent children are not
-# labelled yet, the full children (FULL_LIST is the latest, NEXT_FULL the one before),
-# and the partial ones. Between two reductions MARK is 0 and these mean nothing.
+# Set during a reduction: the parent that it has found, how many pertinent children are
+# not labelled yet, the full children (FULL_LIST is the latest, NEXT_FULL the previous
+# one), and the partial ones. Between two reductions MARK is 0 and these are undefined.
 ABOVE, PENDING, FULL_COUNT, FULL_LIST, NEXT_FULL, PARTIAL, PARTIAL_2 = range(8, 15)
-COLUMNS = 16  # one line of a cache
-IS_FULL, IS_PARTIAL = 1, 2  # labels, under MARK; 0 is that of an empty node
+COLUMNS = 16  # one cache line
+IS_FULL, IS_PARTIAL = 1, 2  # labels, stored in MARK; an empty node has 0
 
-# The last row stands for a Q node that a reduction does not know (the pseudo-root); it
-# also has the root, the first of a chain of rows that are free again, and how many rows
-# have been in use.
+# The last row stands for a Q node that a reduction does not know (the pseudo-root). It
+# also stores the root, the head of the list of freed rows, and how many rows have ever
+# been used.
 ROOT, FREE, USED = FIRST, LAST, CHILDREN
 
 
 @kernel
 def new_tree(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Makes the tree of all orderings, as compiled functions take it.
+    """Makes the tree of all orderings, in the form that compiled functions take.
+
+    Args:
+        n: Number of leaves.
 
     Returns:
-        The tree: its nodes ``[2 n + 2, 16] int32``, and scratch of as many int32. It is
-        for one thread at a time.
+        The tree: its nodes, ``[2 n + 2, 16] int32``, and scratch, ``[2 n + 2] int32``.
+        Only one thread may use it at a time.
     """
-    # Inner nodes have two children or more, so there are less than n; two more exist
-    # while a reduction is under way.
+    # Inner nodes have two children or more, so there are fewer than n; two more exist
+    # during a reduction.
     rows = 2 * n + 2
     node = np.empty((rows, COLUMNS), np.int32)
     top = rows - 1
@@ -68,6 +71,9 @@ def new_tree(n: int) -> tuple[np.ndarray, np.ndarray]:
 @kernel
 def preorder(tree: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Lists the nodes, each before its children, in the order of the frontier.
+
+    Args:
+        tree: As returned by `new_tree`.
 
     Returns:
         Kind of each node, `LEAF`, `P` or `Q`, and the leaf or the number of children;
@@ -96,7 +102,7 @@ def preorder(tree: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarra
 
 @kernel
 def _push_children(node, v, stack, height):
-    """Pushes the children so that the first is on top; returns how many."""
+    """Pushes the children so that the first is on top; returns their number."""
     first = node[v, FIRST]
     is_ring = node[v, KIND] == P
     child = node[first, LEFT] if is_ring else node[v, LAST]
@@ -149,13 +155,13 @@ def _clear(node, v, kind):
 
 @kernel
 def other_link(node: np.ndarray, v: Row, neighbour: Row) -> Row:
-    """Follows a chain on, from the neighbour through v; `NONE` is an end's."""
+    """Returns v's other neighbour in a chain; `NONE` at an end."""
     return node[v, RIGHT] if node[v, LEFT] == neighbour else node[v, LEFT]
 
 
 @kernel
 def relink(node: np.ndarray, v: Row, old: Row, new: Row) -> None:
-    """Makes v, unless it is `NONE`, a neighbour of new where it was one of old."""
+    """Replaces v's neighbour old by new, unless v is `NONE`."""
     if v == NONE:
         return
     if node[v, LEFT] == old:
@@ -166,7 +172,7 @@ def relink(node: np.ndarray, v: Row, old: Row, new: Row) -> None:
 
 @kernel
 def replace(node: np.ndarray, old: Row, new: Row) -> None:
-    """Puts a node into the place of another, in a ring, in a chain or at the root."""
+    """Puts new in the place of old, in a ring, in a chain or at the root."""
     parent, left, right = node[old, PARENT], node[old, LEFT], node[old, RIGHT]
     node[new, PARENT], node[new, LEFT], node[new, RIGHT] = parent, left, right
     relink(node, left, old, new)
@@ -179,7 +185,7 @@ def replace(node: np.ndarray, old: Row, new: Row) -> None:
 
 @kernel
 def replace_end(node: np.ndarray, parent: Row, old: Row, new: Row) -> None:
-    """Makes new an end of the parent's children if old was it."""
+    """Makes new an end of the parent's children if old was one."""
     if node[parent, FIRST] == old:
         node[parent, FIRST] = new
     elif node[parent, LAST] == old:
@@ -205,7 +211,7 @@ def add_to_ring(node: np.ndarray, parent: Row, v: Row) -> None:
 
 @kernel
 def take_from_ring(node: np.ndarray, parent: Row, v: Row) -> None:
-    """Takes v from the children of a P node; it then belongs nowhere."""
+    """Removes v from the children of a P node; v is detached then."""
     left, right = node[v, LEFT], node[v, RIGHT]
     node[left, RIGHT] = right
     node[right, LEFT] = left
@@ -216,7 +222,7 @@ def take_from_ring(node: np.ndarray, parent: Row, v: Row) -> None:
 
 @kernel
 def add_to_chain(node: np.ndarray, parent: Row, end: Column, v: Row) -> None:
-    """Makes v the child of a Q node that is outermost at one end, FIRST or LAST."""
+    """Makes v the outermost child of a Q node at one end, FIRST or LAST."""
     before = node[parent, end]
     node[v, LEFT] = before
     node[v, RIGHT] = NONE
@@ -232,14 +238,14 @@ def add_to_chain(node: np.ndarray, parent: Row, end: Column, v: Row) -> None:
 
 @kernel
 def splice(node: np.ndarray, parent: Row, v: Row, outer: Row) -> None:
-    """Puts the children of a Q node into its own place in a chain.
+    """Replaces a Q node in a chain by its own children.
 
     Args:
         node: The nodes.
-        parent: The Q node whose child v is; used only if v is at an end.
-        v: The Q node, which is freed.
-        outer: The neighbour of v, or `NONE`, to which the last child of v turns; the
-            first one turns to the other neighbour.
+        parent: The parent of v, a Q node; used only if v is at an end.
+        v: The Q node to replace; it is freed.
+        outer: The neighbour of v, or `NONE`, next to which the last child of v is
+            placed; the first child is placed next to the other neighbour.
     """
     _hand_over(node, parent, v, FIRST, other_link(node, v, outer))
     _hand_over(node, parent, v, LAST, outer)

@@ -3,26 +3,28 @@
 Source: K. S. Booth and G. S. Lueker, "Testing for the consecutive ones property,
 interval graphs, and graph planarity using PQ-tree algorithms", Journal of Computer and
 System Sciences 13 (1976), 335-379: the procedures BUBBLE and REDUCE and the templates
-L1, P1 to P6 and Q1 to Q3. There each template changes the tree as soon as it fits, and
-a set that is refused further up leaves it spoilt. Here a reduction
+L1, P1 to P6 and Q1 to Q3. There each template changes the tree as soon as it matches,
+so a set that is refused further up leaves the tree corrupted. Here a reduction
 
-1. *climbs* from the leaves of the set (BUBBLE) and finds the parent of each pertinent
-   node, one that has leaves of the set below it. Inner children of Q nodes know no
-   parent; they wait in blocks until a neighbour has found it. At most one block may
-   remain, whose unknown Q node is then the root of what is pertinent;
-2. *labels* the pertinent nodes, children first: all of a *full* node's leaves are in
-   the set, some of a *partial* one's. Which template fits follows from the labels of
-   the children alone, so a set is refused here, or in 1, before anything has changed;
+1. *climbs* from the leaves of the set (BUBBLE) and finds the parent of each *pertinent*
+   node: a node with leaves of the set below it. Inner children of Q nodes do not store
+   their parent; they wait in blocks until a neighbour has found it. At most one block
+   may remain; its unknown Q node is then the pertinent root, which is above all of the
+   set;
+2. *labels* the pertinent nodes, children first: all leaves of a *full* node are in the
+   set, only some leaves of a *partial* node. The labels of its children alone decide
+   which template matches a node, so a set is refused here, or in step 1, before
+   anything has changed;
 3. *restructures* the partial nodes and the pertinent root. Full nodes stay as they are
    (L1, P1, Q1). A partial node becomes a Q node whose FIRST end is full and whose LAST
-   end is empty (P3, P5, Q2); the one above takes it in. The pertinent root keeps the
+   end is empty (P3, P5, Q2); the node above absorbs it. The pertinent root keeps the
    full leaves together (P2, P4, P6, Q2, Q3).
 
 Time: O(n + m + s) for m accepted sets of total size s over n leaves, as in the paper.
-Beyond O(its size), a set visits nodes with one pertinent child, which are then merged,
-and some above the pertinent root, about as many as below it, since all ways up are
-climbed in turn. A refused set merges nothing, so it pays for the climb itself: O(its
-size plus the nodes on the ways up), at worst O(n).
+Beyond O(its size), an accepted set visits nodes with one pertinent child, which are
+then merged, and some nodes above the pertinent root, about as many as below it, because
+all paths upwards are climbed in turn. A refused set merges nothing, so it pays for the
+climb itself: O(its size plus the nodes on the paths upwards), at worst O(n).
 """
 
 import numpy as np
@@ -64,6 +66,9 @@ _REFUSED = -1  # in place of a label
 def frontier(tree: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """Returns the leaves from left to right, one ordering of the tree.
 
+    Args:
+        tree: As returned by `new_tree`.
+
     Returns:
         The leaves; ``[n] int32``.
     """
@@ -75,16 +80,16 @@ def frontier(tree: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
 def reduce(
     tree: tuple[np.ndarray, np.ndarray], subset: np.ndarray, count: int | np.int64
 ) -> bool:
-    """Keeps the orderings in which the leaves of a subset are consecutive.
+    """Keeps only the orderings in which the leaves of a subset are consecutive.
 
     Args:
-        tree: As `new_tree` returns it; updated.
-        subset: Leaves of the tree, from 0 to n - 1, in any order; a leaf that comes
-            again counts once. ``[count or more]``, integers.
+        tree: As returned by `new_tree`; updated.
+        subset: Leaves of the tree, from 0 to n - 1, in any order; repeated leaves count
+            once. ``[count or more]``, integers.
         count: How many entries of ``subset`` to use.
 
     Returns:
-        Whether there are such orderings. If not, the tree has not changed.
+        Whether there are such orderings. If not, the tree is unchanged.
 
     Example:
         >>> tree = new_tree(4)
@@ -96,7 +101,7 @@ def reduce(
         [0, 1, 3, 2]
     """
     node, queue = tree
-    leaves = np.int64(0)  # not the literal, for which Numba compiles the callees again
+    leaves = np.int64(0)  # not a literal: Numba would compile the callees again
     for k in range(count):
         if node[subset[k], MARK] == _UNSEEN:
             queue[leaves] = subset[k]
@@ -119,7 +124,7 @@ def reduce(
 
 @kernel
 def _climb(node, queue, leaves):
-    """Finds the node ABOVE each pertinent one; whether that is possible."""
+    """Finds the node ABOVE each pertinent one; False if the set must be refused."""
     top = np.int32(len(node) - 1)
     first, last = 0, leaves
     blocks = 0
@@ -157,7 +162,7 @@ def _climb(node, queue, leaves):
 
 @kernel
 def _find_above(node, v):
-    """The parent, `NONE` if it is not known yet, the last row if v is the root."""
+    """Returns the parent, `NONE` if not known yet, or the last row if v is the root."""
     if node[v, PARENT] != NONE:
         return node[v, PARENT]
     left, right = node[v, LEFT], node[v, RIGHT]
@@ -172,7 +177,7 @@ def _find_above(node, v):
 
 @kernel
 def _expect(node, above):
-    """Makes a node ready to hear from its pertinent children."""
+    """Resets what a node records about its pertinent children."""
     node[above, PENDING] = 0
     node[above, FULL_COUNT] = 0
     node[above, FULL_LIST] = NONE
@@ -189,7 +194,7 @@ def _settle(node, v, above):
 
 @kernel
 def _settle_block(node, came, v, above):
-    """Settles the blocked nodes that follow each other from v on."""
+    """Settles the consecutive blocked nodes from v on."""
     while v != NONE and node[v, MARK] == _BLOCKED:
         _settle(node, v, above)
         after = other_link(node, v, came)
@@ -202,10 +207,10 @@ def _label(node, queue, leaves):
     """Labels pertinent nodes up to their root.
 
     Returns:
-        The root of what is pertinent, `NONE` if the set is refused, and how many nodes
-        have been labelled: the first ones in the queue.
+        The pertinent root, or `NONE` if the set is refused; and the number of labelled
+        nodes, which are the first in the queue.
     """
-    separate = leaves  # labelled nodes, or leaves, that no labelled node is above
+    separate = leaves  # labelled nodes, or leaves, with no labelled node above
     last = leaves
     k = 0
     while True:
@@ -249,7 +254,7 @@ def _pertinent(node, v):
 
 @kernel
 def _label_below(node, v):
-    """The label of a node that is not the root of what is pertinent."""
+    """Returns the label of a pertinent node that is not the pertinent root."""
     if node[v, KIND] == LEAF:
         return IS_FULL  # template L1
     if node[v, KIND] == P:
@@ -270,9 +275,9 @@ def _find_run(node, v):
     """Looks at the order of a Q node's pertinent children.
 
     Returns:
-        Whether they are consecutive, the full ones between the partial ones; and how
-        many ends of the Q node the full ones reach, or a single partial one if none is
-        full.
+        Whether they are consecutive, with the full ones between the partial ones; and
+        how many ends of the Q node the full ones reach, or the single partial one if
+        none is full.
     """
     has_full = node[v, FULL_LIST] != NONE
     start = node[v, FULL_LIST] if has_full else node[v, PARTIAL]

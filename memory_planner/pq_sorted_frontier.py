@@ -13,8 +13,11 @@ def sorted_frontier(tree: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """Returns the ordering in which no child of a P node comes before a smaller one.
 
     Children are compared by their smallest leaf; Q nodes are reversed so that their
-    first child is smaller than their last one. So it is 0, 1, 2 and so on if the tree
-    has that ordering.
+    first child is smaller than their last one. So the result is 0, 1, 2 and so on if
+    the tree allows that ordering.
+
+    Args:
+        tree: The tree, as returned by `edbatch.memory_planner.pq_reduction.new_tree`.
 
     Returns:
         The leaves; ``[n] int32``. Time O(n).
@@ -29,7 +32,7 @@ def sorted_frontier(tree: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """
     kind, value = preorder(tree)
     parent, smallest, node_of = _climb(kind, value)
-    # Lists of children, the last one first, as a stack wants them.
+    # Linked lists of children, last child first, in the order for pushing on a stack.
     child = np.full(len(kind), _NONE, np.int32)
     sibling = np.full(len(kind), _NONE, np.int32)
     for v in range(1, len(kind)):
@@ -37,7 +40,7 @@ def sorted_frontier(tree: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
             sibling[v] = child[parent[v]]
             child[parent[v]] = v
     is_listed = np.zeros(len(kind), np.bool_)
-    for v in node_of:  # by leaf, so that children of P nodes come by their smallest
+    for v in node_of:  # by leaf, so children of P nodes are in order of their smallest
         while v > 0 and not is_listed[v]:
             is_listed[v] = True
             if kind[parent[v]] == P:
@@ -72,7 +75,7 @@ def sorted_frontier(tree: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
 def _climb(kind, value):
     """Finds each node's parent and smallest leaf, and the node of each leaf."""
     parent = np.full(len(kind), _NONE, np.int32)
-    open_ = np.empty(len(kind), np.int32)  # nodes on the way down that lack children
+    open_ = np.empty(len(kind), np.int32)  # ancestors with children still to come
     lacks = value.copy()
     height = 0
     leaves = 0

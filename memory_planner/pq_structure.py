@@ -1,4 +1,4 @@
-"""The invariant of a PQ-tree's arrays, checked link by link in plain Python."""
+"""Checks the invariants of a PQ-tree's arrays link by link, in plain Python."""
 
 from collections.abc import Iterator
 
@@ -27,10 +27,13 @@ from edbatch.memory_planner.pq_nodes import (
 def check_nodes(node: np.ndarray) -> None:
     """Checks the arrays of a PQ-tree.
 
+    Args:
+        node: The nodes of the tree.
+
     Raises:
-        AssertionError: A link is wrong; a leaf is missing or hangs twice; a P node has
-            less than two children or a Q node less than three; a row is lost; or a
-            reduction has left marks.
+        AssertionError: A link is wrong; a leaf is missing or in two places; a P node
+            has fewer than two children or a Q node fewer than three; a row is lost; or
+            a reduction has left marks.
     """
     rows = node.tolist()
     top = rows[-1]
@@ -77,8 +80,8 @@ def _chain(rows: list[list[int]], v: int) -> list[int]:
     """Returns the children of a Q node, after checking them."""
     children: list[int] = []
     came, child = int(NONE), rows[v][FIRST]
-    # This ends: with true neighbours the way back is as clear as the way forth, so a
-    # child that comes again leads back to the first one.
+    # The loop ends: neighbours are checked to be mutual, so the chain can be followed
+    # backwards as well, and a repeated child would lead back to the first one.
     while child != NONE:
         children.append(child)
         links = [rows[child][LEFT], rows[child][RIGHT]]

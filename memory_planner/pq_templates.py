@@ -1,8 +1,8 @@
 """The templates of a PQ-tree's reduction that change the tree.
 
-Source: Booth and Lueker (1976), templates P2 to P6, Q2 and Q3. When they are applied it
-is known that they fit (`edbatch.memory_planner.pq_reduction`). Every function takes
-O(1 + full children of the node).
+Source: Booth and Lueker (1976), templates P2 to P6, Q2 and Q3. They are applied only
+when they are known to match (`edbatch.memory_planner.pq_reduction`). Every function
+takes O(1 + full children of the node) time.
 """
 
 import numpy as np
@@ -39,7 +39,7 @@ from edbatch.memory_planner.pq_nodes import (
 
 @kernel
 def restructure(node: np.ndarray, v: Row) -> None:
-    """Makes a partial node a Q node, from full to empty."""
+    """Turns a partial node into a Q node, ordered from full to empty."""
     if node[v, KIND] == Q:
         _restructure_q(node, v)
     else:
@@ -48,7 +48,7 @@ def restructure(node: np.ndarray, v: Row) -> None:
 
 @kernel
 def _restructure_p(node, v):
-    """Templates P3, where no child is partial, and P5, where one is."""
+    """Templates P3 (no partial child) and P5 (one partial child)."""
     full = _take_full(node, v)
     chain = node[v, PARTIAL]
     if chain == NONE:
@@ -84,7 +84,7 @@ def _restructure_q(node, v):
 
 @kernel
 def restructure_root(node: np.ndarray, v: Row) -> None:
-    """Restructures the root of what is pertinent, which may be the last row."""
+    """Restructures the pertinent root, which may be the last row."""
     if node[v, KIND] == P:
         _restructure_root_p(node, v)
     elif node[v, KIND] == Q:  # templates Q2, with one partial child, and Q3, with two
@@ -119,7 +119,7 @@ def _restructure_root_p(node, v):
 
 @kernel
 def _take_full(node, v):
-    """Takes the full children from a P node; below one P node if there are several."""
+    """Removes the full children of a P node; several are put below a new P node."""
     full = node[v, FULL_LIST]
     if node[v, FULL_COUNT] < 2:
         if full != NONE:
@@ -135,10 +135,10 @@ def _take_full(node, v):
 
 @kernel
 def _group_full(node, v):
-    """Puts the full children, of which there are several, below a child of their own.
+    """Puts the full children, if there are several, below a new child.
 
-    That child takes the place of the first one that was labelled, so what need not
-    move stays where it was.
+    The new child takes the place of the full child that was labelled first, so all
+    nodes that need not move stay where they are.
     """
     group = new_node(node, P)
     full = node[v, FULL_LIST]
@@ -152,10 +152,10 @@ def _group_full(node, v):
 
 @kernel
 def _empty_side(node, v, partial):
-    """The neighbour of a partial node, or `NONE`, that its empty end must turn to.
+    """Returns the neighbour, or `NONE`, that a partial node's empty end must face.
 
-    It is not full, nor is it the other partial node; where that leaves both, v is at
-    the end of its chain, and no other child is full.
+    It is neither full nor the other partial node. Where both neighbours qualify, v is
+    at the end of its chain, and no other child is full.
     """
     left, right = node[v, LEFT], node[v, RIGHT]
     if left != NONE and (left == partial or node[left, MARK] == IS_FULL):

@@ -1,4 +1,4 @@
-"""PQ-trees: all orderings of some things that keep given subsets together.
+"""PQ-trees: represent all orderings of a set that keep given subsets consecutive.
 
 Source: Booth and Lueker (1976); the reduction and its cost are in
 `edbatch.memory_planner.pq_reduction`.
@@ -25,15 +25,15 @@ class PQTree:
     """All orderings of ``n`` leaves in which given subsets are each consecutive.
 
     A tree is written like ``{0 1 [2 3 {4 5}]}``: the children of a P node, in braces,
-    may stand in any order; those of a Q node, in brackets, in this order or in reverse.
-    P nodes have two children or more, Q nodes three or more.
+    may be in any order; those of a Q node, in brackets, in this order or in reverse. P
+    nodes have two children or more, Q nodes three or more.
 
     Args:
-        num_leaves: Number of leaves, which are 0 to ``num_leaves - 1``. At first they
-            may stand in any order.
+        num_leaves: Number of leaves, which are 0 to ``num_leaves - 1``. Initially they
+            may be in any order.
 
     Raises:
-        PlanError: The number is negative.
+        PlanError: ``num_leaves`` is negative.
 
     Example:
         >>> tree = PQTree(5)
@@ -64,7 +64,7 @@ class PQTree:
         return len(self._arrays[0]) // 2 - 1
 
     def copy(self) -> "PQTree":
-        """Returns a tree that changes on its own.
+        """Returns an independent copy of the tree.
 
         Example:
             >>> tree = PQTree(3)
@@ -80,17 +80,17 @@ class PQTree:
         return other
 
     def reduce(self, subset: Iterable[int]) -> bool:
-        """Keeps the orderings in which the leaves of a subset are consecutive.
+        """Keeps only the orderings in which the leaves of a subset are consecutive.
 
         Args:
             subset: Distinct leaves in any order.
 
         Returns:
-            Whether there are such orderings. If not, the tree has not changed.
+            Whether there are such orderings. If not, the tree is unchanged.
 
         Raises:
-            PlanError: Something in the subset is not a leaf, or comes twice; the tree
-                has not changed.
+            PlanError: An element of the subset is not a leaf, or occurs twice; the tree
+                is unchanged.
 
         Example:
             >>> tree = PQTree(4)
@@ -117,12 +117,12 @@ class PQTree:
     def frontier(self) -> np.ndarray:
         """Returns one of the orderings; ``[n] int32``.
 
-        It is 0, 1, 2 and so on while the tree allows all.
+        It is 0, 1, 2 and so on while the tree allows all orderings.
         """
         return frontier(self._arrays)
 
     def num_orderings(self) -> int:
-        """Returns the number of orderings, exactly.
+        """Returns the exact number of orderings.
 
         Example:
             >>> PQTree(20).num_orderings() == math.factorial(20)
@@ -159,8 +159,8 @@ class PQTree:
         while True:
             order = (value[v] for v in _walk(now, len(kind)) if kind[v] == LEAF)
             yield tuple(order)
-            # As an odometer: the first node that has another way takes it, those
-            # before it start again.
+            # Like an odometer: the first node with another arrangement takes it, and
+            # the nodes before it start over.
             for v in inner:
                 now[v] = next(later[v], ())
                 if now[v]:
@@ -171,10 +171,10 @@ class PQTree:
                 return
 
     def canonical(self) -> str:
-        """Returns the tree as text, the same for trees of the same orderings.
+        """Returns the tree as text, the same for all trees with the same orderings.
 
-        Children of P nodes stand in the order of their smallest leaves; Q nodes are
-        reversed so that their first child has a smaller one than the last.
+        Children of P nodes are sorted by their smallest leaves; Q nodes are reversed so
+        that the smallest leaf of the first child is below that of the last.
 
         Example:
             >>> tree = PQTree(4)
@@ -202,7 +202,7 @@ class PQTree:
         """Checks the arrays behind the tree.
 
         Raises:
-            AssertionError: A link, a count or a mark is wrong; the text says which.
+            AssertionError: A link, a count or a mark is wrong; the message says which.
         """
         check_nodes(self._arrays[0])
 
@@ -214,9 +214,9 @@ class PQTree:
 
 
 def _children(kind: list[int], value: list[int]) -> list[list[int]]:
-    """Returns each node's children, all as places in the preorder."""
+    """Returns each node's children, all as positions in the preorder."""
     children: list[list[int]] = [[] for _ in kind]
-    roots: list[int] = []  # of what has been read, from the end; the last is leftmost
+    roots: list[int] = []  # of the part read so far, from the end; the last is leftmost
     for v in range(len(kind) - 1, -1, -1):
         if kind[v] != LEAF:
             children[v] = [roots.pop() for _ in range(value[v])]
@@ -271,7 +271,7 @@ def _as_leaves(subset: Iterable[int]) -> np.ndarray:
 
 @kernel
 def _first_wrong(tree, leaves):
-    """Finds what is not a leaf or comes again: its place, -1 if none; and is it one."""
+    """Finds an invalid or repeated leaf: its index, or -1; and whether it is a leaf."""
     node, _ = tree
     num_leaves = len(node) // 2 - 1
     wrong = -1

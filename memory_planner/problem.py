@@ -1,4 +1,4 @@
-"""The problem of a layout: a graph, its schedule and the chunks, as arrays.
+"""The layout problem: a graph, its schedule and its chunks, as arrays.
 
 Compiled code takes them as one tuple.
 """
@@ -20,7 +20,7 @@ NO_COLUMN = -1
 class LayoutProblem(NamedTuple):
     """``N`` nodes of ``T`` types in ``S`` batches and ``C`` chunks.
 
-    They have ``E`` operands and ``V`` values of ``K`` array kinds.
+    The nodes have ``E`` operands and ``V`` values of ``K`` array kinds.
 
     Attributes:
         order: Nodes in the order of the schedule.
@@ -37,9 +37,9 @@ class LayoutProblem(NamedTuple):
         operand_node: Node of each operand; negative where it is missing.
         value_column: Output column of each value.
         column_kind: Array kind of each output column, ascending; see `rows`.
-        column_leaf: The output that a type has in each column, or `NO_COLUMN`.
-        slot_bytes: As from `slot_tables`.
-        slot_kind: As from `slot_tables`.
+        column_leaf: Index of each type's output in each column, or `NO_COLUMN`.
+        slot_bytes: As returned by `slot_tables`.
+        slot_kind: As returned by `slot_tables`.
         num_kinds: Number of array kinds, K.
     """
 
@@ -70,15 +70,18 @@ def make_problem(
     widths: tuple[Widths, ...] | None = None,
     overheads: tuple[float, ...] | None = None,
 ) -> LayoutProblem:
-    """Cuts batches into chunks, and gathers all that planning a layout looks at.
+    """Cuts batches into chunks, and collects all the inputs of layout planning.
 
     Args:
         graph: The graph.
         schedule: Its schedule.
         sizes: Widths of chunks.
         widths: The widths that each type has; all of ``sizes`` if None.
-        overheads: What one more chunk of each type costs, in rows; as ``sizes`` says if
-            None.
+        overheads: Cost of one more chunk of each type, in rows; the overhead of
+            ``sizes`` if None.
+
+    Returns:
+        The layout problem.
     """
     start, size, width, batch_rows = cut_batches(
         schedule.batch_start,
@@ -117,7 +120,7 @@ def cuts_of_types(
     widths: tuple[Widths, ...] | None = None,
     overheads: tuple[float, ...] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tells how the batches of each type are cut into chunks.
+    """Returns how the batches of each type are cut into chunks.
 
     Args:
         graph: A graph of T types.
@@ -126,7 +129,8 @@ def cuts_of_types(
         overheads: As for `make_problem`.
 
     Returns:
-        Tables as from `cut_tables`, and which of them each type has, ``[T] int32``.
+        Tables as returned by `cut_tables`, and the index of each type's table,
+        ``[T] int32``.
     """
 
     def make(types: Sequence[NodeType]) -> tuple[np.ndarray, np.ndarray]:
@@ -138,7 +142,7 @@ def cuts_of_types(
                 strict=True,
             )
         )
-        # No type at all has a table, too: instances may call no cell.
+        # There is a table even without any type: instances may call no cell.
         cuts = tuple(sorted({*own})) or ((sizes.widths, sizes.chunk_overhead),)
         number = np.array([cuts.index(each) for each in own], np.int32)
         return cut_tables(*zip(*cuts, strict=True)), number
@@ -150,7 +154,7 @@ def cuts_of_types(
 def layout_tables(
     graph: DataflowGraph,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns what `column_tables` and `slot_tables` do, found once."""
+    """Returns the results of `column_tables` and `slot_tables`, computed once."""
     avals = graph.types.avals
     return graph.derived(
         layout_tables,
@@ -160,6 +164,9 @@ def layout_tables(
 
 def column_tables(types: Sequence[NodeType]) -> tuple[np.ndarray, np.ndarray]:
     """Finds the output columns of ``T`` types.
+
+    Args:
+        types: The types.
 
     Returns:
         ``column_kind`` and ``column_leaf`` of `LayoutProblem`.
@@ -180,7 +187,7 @@ def column_tables(types: Sequence[NodeType]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def bytes_per_slot(types: Sequence[NodeType], avals: Sequence[Aval]) -> np.ndarray:
-    """Returns the bytes of a row of each operand slot of ``T`` types.
+    """Returns the bytes of one row for each operand slot of ``T`` types.
 
     Args:
         types: The types.
@@ -207,8 +214,8 @@ def slot_tables(
         avals: Shape and dtype of each array kind.
 
     Returns:
-        Bytes of a row that can be read in a slice, ``[T, most slots] int64``: 0 for the
-        slots of padded lists, which are stacked and therefore gathered, and for those
+        Bytes of a row that can be read as a slice, ``[T, most slots] int64``: 0 for
+        slots of padded lists, which are stacked and therefore gathered, and for slots
         that a type does not have; and the array kind, ``[T, most slots] int32``.
     """
     slot_bytes = bytes_per_slot(types, avals)
@@ -245,11 +252,11 @@ def cut_batches(
     Args:
         batch_start: First position of each batch, and the end; ``[S + 1] int32``.
         batch_type: Type of each batch; ``[S] int32``.
-        tables: As from `cuts_of_types`.
-        table_of_type: As from `cuts_of_types`.
+        tables: As returned by `cuts_of_types`.
+        table_of_type: As returned by `cuts_of_types`.
 
     Returns:
-        Start, size and width of each chunk, and the rows of each batch.
+        Start, size and width of each chunk, and the rows that each batch writes.
     """
     num_batches = len(batch_start) - 1
     num_chunks = 0

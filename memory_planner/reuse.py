@@ -1,17 +1,18 @@
-"""Rows that are used again: each value keeps its row until its last read.
+"""Reuse of rows: each value keeps its row only until its last read.
 
-A value lives from the batch that writes it to the last one that reads it; outputs of
+A value lives from the batch that writes it to the last batch that reads it; outputs of
 the model live to the end. Blocks that some chunk reads as one slice stay neighbours;
-they make a *unit*, of one block mostly. Units are placed in the order in which their
-first blocks are written, each into the smallest gap that holds it (best fit). A batch
-of several chunks still reads when it has begun to write, so the rows of its operands
-are not gaps before the next batch.
+they form a *unit*, mostly of a single block. Units are placed in the order in which
+their first blocks are written, each into the smallest gap that holds it (best fit). A
+batch of several chunks still reads after it has begun to write, so the rows of its
+operands become gaps only for the next batch.
 
-Gain (docs/results-memory.md): arenas take 34% less memory for tree-LSTMs, 47% for word
-lattices and 56% for taggers, aligned, on 32 instances; there is no gradient then.
+Gain (docs/results-memory.md): with aligned layouts of 32 instances, arenas take 34%
+less memory for tree-LSTMs, 47% for word lattices and 56% for taggers. Gradients are
+impossible then.
 
-This is dynamic storage allocation with known life times. Time O(V + E + R G) for R
-ranges of rows that die together, of which aligned layouts have few, and G gaps.
+This is dynamic storage allocation with known lifetimes. Time O(V + E + R G) for R
+ranges of rows that are freed together, of which aligned layouts have few, and G gaps.
 """
 
 import numpy as np
@@ -23,8 +24,9 @@ from edbatch.memory_planner.problem import NO_COLUMN, LayoutProblem
 
 _NONE = -1
 
-# Columns of a block: its batch, its column, the output there, whether it must lie right
-# behind the block before, its place within its unit, and its row.
+# Columns of a block: its batch, its column, the index of the output in that column,
+# whether it must directly follow the previous block, its offset within its unit, and
+# its row.
 _BATCH, _COLUMN, _LEAF, _TIED, _OFFSET, _ROW = range(6)
 
 
@@ -44,13 +46,14 @@ def place_with_reuse(
     in_place: np.ndarray,
     is_output: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Assigns a row to each value, of as few rows as the heuristic needs.
+    """Assigns a row to each value, with as few rows as the heuristic achieves.
 
     Args:
         problem: The `LayoutProblem`.
         blocks: Batches in the order of their blocks without reuse, ``[S]``.
         order: Nodes in the order in which they run, ``[N]``.
-        in_place: What is read in place without reuse, and will be. ``[C, slots] bool``.
+        in_place: Slots that are read in place without reuse, and stay in place.
+            ``[C, slots] bool``.
         is_output: Whether the model returns each value, ``[V] bool``.
 
     Returns:
@@ -78,7 +81,7 @@ def place_with_reuse(
 
 @kernel
 def _list_blocks(blocks, batch_type, column_leaf):
-    """Lists the blocks of all columns, and where each batch's are in the list."""
+    """Lists the blocks of all columns, and the index of each batch's in the list."""
     block_of = np.full((len(blocks), column_leaf.shape[1]), NO_COLUMN, np.int32)
     block = np.zeros((block_of.size, 6), np.int32)
     count = 0
@@ -96,7 +99,7 @@ def _list_blocks(blocks, batch_type, column_leaf):
 
 @kernel
 def _find_last_reads(problem, order, is_output):
-    """Finds the last batch that reads each value, or writes it; S for outputs."""
+    """Finds the last batch that reads or writes each value; S for outputs."""
     batch_start, value_start = problem.batch_start, problem.value_start
     operand_start, operands = problem.operand_start, problem.operands
     num_batches = len(batch_start) - 1
@@ -114,7 +117,7 @@ def _find_last_reads(problem, order, is_output):
 
 @kernel
 def _tie(problem, block, block_of, order, in_place, batch_of):
-    """Marks blocks that a slice reaches from the block before."""
+    """Marks blocks that some slice reads together with the previous block."""
     chunk_start, chunk_size = problem.chunk_start, problem.chunk_size
     for c in range(len(chunk_start)):
         for slot in range(in_place.shape[1]):
@@ -141,8 +144,8 @@ def _place_units(problem, block, kind, order, last_read):
         block, problem.column_kind, kind, size, batch_rows
     )
     first_unit, next_unit = _list_by_birth(born, num_batches)
-    # Rows that are given back, by the batch after which they are: first row, rows, and
-    # the next ones of the list.
+    # Rows to free, in a linked list for each batch after which they are freed: first
+    # row, number of rows, and next entry.
     freed = np.empty((unit_rows.sum() + len(born), 3), np.int64)
     freed_after = np.full(num_batches + 1, _NONE, np.int32)
     count = 0
@@ -168,7 +171,7 @@ def _place_units(problem, block, kind, order, last_read):
                     last_read[values + block[k, _LEAF]], block[k, _ROW], freed,
                     freed_after, count,
                 )  # fmt: skip
-            # Rows that hold padding only, until the last block is written.
+            # Rows of padding only: needed until the last block is written.
             count = _free_after(
                 written, row + end, unit_rows[u] - end, freed, freed_after, count
             )
@@ -178,7 +181,7 @@ def _place_units(problem, block, kind, order, last_read):
 
 @kernel
 def _free_after_reads(last_read, row, freed, freed_after, count):
-    """Notes when the rows of one block are given back, ranges that die together."""
+    """Notes when the rows of one block are freed, by ranges that are freed together."""
     first = 0
     for k in range(1, len(last_read) + 1):
         if k == len(last_read) or last_read[k] != last_read[first]:
@@ -191,7 +194,7 @@ def _free_after_reads(last_read, row, freed, freed_after, count):
 
 @kernel
 def _free_after(b, row, rows, freed, freed_after, count):
-    """Notes rows to give back after a batch; returns how many notes there are."""
+    """Notes rows to free after a batch; returns the number of notes."""
     freed[count, 0] = row
     freed[count, 1] = rows
     freed[count, 2] = freed_after[b]
@@ -204,8 +207,8 @@ def _find_units(block, column_kind, kind, size, batch_rows):
     """Finds the units of one arena, and places blocks within them.
 
     Returns:
-        First block of each unit, and the end; rows that it needs while it is written;
-        and the batch that writes it first.
+        First block of each unit, and the end; the rows that each unit needs while it is
+        written; and the first batch that writes it.
     """
     unit_start = np.empty(len(block) + 1, np.int32)
     unit_rows = np.zeros(len(block), np.int64)
@@ -233,7 +236,7 @@ def _find_units(block, column_kind, kind, size, batch_rows):
 
 @kernel
 def _list_by_birth(born, num_batches):
-    """Returns the first unit that each batch writes, and the next one of each."""
+    """Returns the first unit that each batch begins, and the next unit after each."""
     first = np.full(num_batches, _NONE, np.int32)
     after = np.full(len(born), _NONE, np.int32)
     for u in range(len(born) - 1, -1, -1):

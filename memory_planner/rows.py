@@ -1,13 +1,13 @@
-"""The rows of arenas: where the blocks of batches lie, and what is read in place.
+"""Rows of arenas: places the blocks of batches, and finds what is read in place.
 
 The values that a batch writes as one output form a *block* of consecutive rows, in the
-batch's own order. A type may have several outputs of one array kind. The first of them
-form one *output column* of the kind, the second ones the next. Blocks have the same
-order in all columns, so what is read across the border of two blocks is one slice for a
-cell's first output (h, say) and for its second (c) alike.
+batch's own order. A type may have several outputs of one array kind. The first outputs
+of all types form one *output column* of the kind, the second outputs the next. Blocks
+have the same order in all columns. So if a read across the border of two blocks is one
+slice for a cell's first output (h, say), it is one slice for the second (c), too.
 
-A chunk writes as many rows as it is wide. Rows of padding that it writes may belong to
-blocks behind its own if these are written later; else a gap is left.
+A chunk writes as many rows as its width. Its padding rows may overlap the blocks behind
+its own if these are written later; otherwise a gap is left.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ def place_blocks(
         problem: The `LayoutProblem`.
         block_order: Batches in the order of their blocks, ``[S]``.
         order: Nodes in the order in which they run, ``[N]``.
-        tight: Whether rows of padding may belong to other blocks as well.
+        tight: Whether padding rows may overlap other blocks.
 
     Returns:
         Row of each value, ``[V] int32``, and rows of each arena, ``[K] int64``.
@@ -34,7 +34,7 @@ def place_blocks(
     batch_start, column_kind = problem.batch_start, problem.column_kind
     value_row = np.zeros(len(problem.value_column), np.int32)
     arena_rows = np.ones(problem.num_kinds, np.int64)  # row 0 stays zero
-    # Blocks whose padding reaches behind them: where it ends, and when it is written.
+    # Blocks with padding behind them: where it ends, and the batch that writes it.
     end = np.empty(len(block_order), np.int64)
     written = np.empty(len(block_order), np.int32)
     for column in range(len(column_kind)):
@@ -74,17 +74,17 @@ def find_in_place(
     value_row: np.ndarray,
     arena_rows: np.ndarray,
 ) -> tuple[np.ndarray, int]:
-    """Finds the operands that are slices.
+    """Finds the operands that are read as slices.
 
     Args:
         problem: The `LayoutProblem`.
         order: Nodes in the order in which they run, ``[N]``.
         value_row: Row of each value.
-        arena_rows: Rows of each arena; raised where a slice of full width needs more.
+        arena_rows: Rows of each arena; increased where a full-width slice needs more.
 
     Returns:
-        Whether a chunk reads a slot in place, ``[C, most slots] bool``; and how many
-        bytes all nodes together read so.
+        Whether each chunk reads each slot in place, ``[C, most slots] bool``; and the
+        bytes that all nodes together read in place.
     """
     chunk_start, slot_bytes = problem.chunk_start, problem.slot_bytes
     operand_start, operands = problem.operand_start, problem.operands

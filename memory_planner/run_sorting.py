@@ -1,13 +1,14 @@
-"""The order of a batch's runs, chosen for the batch's own operands.
+"""Orders a batch's runs to suit the batch's own operands.
 
 Runs come from the constraints of the batch's readers. They are sorted by groups (see
-`groups`), those of the read of most bytes first. That keeps its groups together
-but not always those of the others, so a PQ-tree over the runs then takes the groups of
-all reads, and pairs of neighbouring groups, as sets that should be consecutive. Of the
-two orders the better one is kept, by the bytes of the chunks that could be slices.
+`groups`), first by those of the read with the most bytes. This keeps the groups of that
+read together, but not always the groups of other reads. So a PQ-tree over the runs then
+takes the groups of all reads, and pairs of neighbouring groups, as sets that should be
+consecutive. The better of the two orders is kept: the one with more bytes in chunks
+that could be slices.
 
 Gain of the tree over sorting alone (`experiments/alignment_parts.py`): 0.3 to 0.4
-points of the share of bytes in place on 32 sampled trees, nothing elsewhere.
+percentage points of the share of bytes in place on 32 sampled trees, none elsewhere.
 """
 
 import numpy as np
@@ -30,7 +31,7 @@ from edbatch.memory_planner.tables import (
 from edbatch.sorting import stable_order
 
 _KEY_BITS = 60
-_PAIR = np.int64(2)  # no literal, for which Numba would compile `reduce` once more
+_PAIR = np.int64(2)  # not a literal: Numba would compile `reduce` a second time
 
 
 @kernel
@@ -47,13 +48,13 @@ def order_runs(
     Args:
         tables: The tables, with runs and the neighbours of blocks.
         b: The batch.
-        nodes: Its nodes; runs keep this order where no read asks for another.
+        nodes: Its nodes; runs keep this order where no read suggests another.
         weight: Weight of one node for each read.
         count: Scratch, zero for each batch, ``[S] int32``.
         use_tree: Whether to try a PQ-tree.
 
     Returns:
-        The nodes in their order, ``[n] int32``; and whether the tree made it.
+        The nodes in their order, ``[n] int32``; and whether it is the tree's order.
     """
     own, node = tables.batch[b], tables.node
     heads = _find_heads(nodes, node, own)
@@ -76,7 +77,7 @@ def order_runs(
 
 @kernel
 def _find_heads(nodes, node, own):
-    """Lists the first nodes of runs; first and last run stand where they must."""
+    """Lists the first nodes of runs; a fixed first or last run is in its place."""
     heads = np.empty(len(nodes), np.int32)
     first, last = own[FIRST_NODE], own[LAST_NODE]
     found = 0
@@ -134,7 +135,7 @@ def _sort_by_groups(heads, node, own, group):
 
 @kernel
 def _make_tree(heads, node, own, group):
-    """Makes the PQ-tree over runs; leaf 0 and the last one are the batch's two ends."""
+    """Makes the PQ-tree over runs; the first and last leaf are the batch's two ends."""
     n = len(heads)
     tree = new_tree(n + 2)
     leaves = np.arange(n + 2)
@@ -164,9 +165,9 @@ def _largest(group):
 
 @kernel
 def _list_members(heads, node, start, group):
-    """Lists leaf 0, then the leaves of each group: them, and where each list starts.
+    """Lists leaf 0, then the leaves of each group; and the start of each list.
 
-    A run that has nodes of several groups is in all of them.
+    A run with nodes of several groups is in all of them.
     """
     num_groups = _largest(group) + 1
     first = np.zeros(num_groups + 2, np.int64)

@@ -1,15 +1,15 @@
-"""Runs: nodes of one batch whose order is decided.
+"""Runs: sequences of nodes of one batch whose order is decided.
 
 A sequence of nodes that is to be a slice makes each node the direct successor of the
-one before. Successors join nodes into *runs*, whose order among each other stays open.
-Where a sequence goes from one block to the next, it makes a node the last of its batch
-and another one the first of the next batch.
+previous one. Successors join nodes into *runs*, whose order among each other stays
+open. Where a sequence crosses from one block to the next, it makes a node the last of
+its batch and another node the first of the next batch.
 
-A sequence is taken as a whole or refused as a whole, in time linear in its length: the
-two ends of a run know each other, and that is enough to see a ring.
+A sequence is accepted or refused as a whole, in time linear in its length: the two ends
+of a run refer to each other, which is enough to detect a cycle.
 
-In the table of nodes, `END` is the other end of a node's run, right at a run's two ends
-only; `LENGTH` is that of the run, right at its first node only.
+In the table of nodes, `END` is the other end of a node's run, valid only at the two
+ends of the run; `LENGTH` is the length of the run, valid only at its first node.
 """
 
 import numpy as np
@@ -28,8 +28,8 @@ from edbatch.memory_planner.tables import (
     START,
 )
 
-# Columns of a change, to be undone: which link of the sequence; and the first and last
-# node of the run that it made, or `_BORDER` and what has been set.
+# Columns of a change, for undoing it: index of the link in the sequence; and the first
+# and last node of the run that it made, or `_BORDER` and flags of what has been set.
 _LINK, _HEAD, _TAIL = range(3)
 CHANGE_COLUMNS = 3
 _BORDER = -1
@@ -53,13 +53,16 @@ def link_sequence(
     sequence: np.ndarray,
     change: np.ndarray,
 ) -> bool:
-    """Makes a sequence of nodes a slice, if what is decided allows it.
+    """Makes a sequence of nodes a slice, if earlier decisions allow it.
 
     Args:
-        batch: Batches; unchanged if the sequence is refused.
-        node: Nodes; likewise.
+        batch: Table of batches; unchanged if the sequence is refused.
+        node: Table of nodes; unchanged if the sequence is refused.
         sequence: The nodes.
         change: Scratch, ``[length of the sequence or more, 3] int32``.
+
+    Returns:
+        Whether the sequence was accepted.
     """
     if _link_free(batch, node, sequence):
         return True
@@ -85,10 +88,10 @@ def link_sequence(
 
 @kernel
 def _link_free(batch, node, sequence):
-    """Makes one run of nodes of which nothing is decided; False, unchanged, of others.
+    """Joins nodes about which nothing is decided; False, unchanged, for other nodes.
 
-    Most sequences are of this kind, 61 to 100% in ready taggers and parsers; nothing is
-    to be looked up or written down for them.
+    Most sequences are of this kind, 61 to 100% in the ready taggers and parsers; they
+    need no look-ups and no record of changes.
     """
     first = sequence[0]
     a = node[first, BATCH]
@@ -101,7 +104,7 @@ def _link_free(batch, node, sequence):
     u = first
     for k in range(1, len(sequence)):
         v = sequence[k]
-        if v == first or node[v, BEFORE] != NONE:  # it comes twice
+        if v == first or node[v, BEFORE] != NONE:  # v occurs twice
             for j in range(1, k):
                 node[sequence[j - 1], AFTER] = NONE
                 node[sequence[j], BEFORE] = NONE
@@ -139,7 +142,7 @@ def _join(batch, node, a, u, v, change):
 
 @kernel
 def _border(batch, node, a, b, u, v, change):
-    """Makes u the last of batch a and v the first of batch b, or returns False."""
+    """Makes u the last of batch a and v the first of batch b; False if it cannot."""
     if batch[a, NEXT] != b or node[u, AFTER] != NONE or node[v, BEFORE] != NONE:
         return False
     new = 0

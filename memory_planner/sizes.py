@@ -1,23 +1,23 @@
-"""Widths of chunks and sizes of buckets: every rounding that edbatch does.
+"""Widths of chunks and sizes of buckets: all the rounding of sizes in edbatch.
 
 *Widths.* A compiled program runs operations of fixed width only, so a batch of n nodes
-is cut into chunks whose widths come from a short list; only the last chunk can hold
-padding. Running a chunk costs about as much as ``chunk_overhead`` rows more than its
-width (weights are read again, loops and dispatch are paid); the cut minimises the sum.
-Measured on a CPU with two cores, tree-LSTM at hidden 128 and 256 on parse trees, as the
-forward pass relative to a program with exact widths: powers of two from 8 to 512 with
-an overhead of 16 rows 1.15 and 1.07; the default below 1.10 and 1.04. More widths cost
-compile time, a loop each for every type, so a type gets those of the list that pay for
-it (`edbatch.stream.type_widths`), and a model no more than ``max_loops`` of
-them.
+is cut into chunks whose widths come from a short list; only the last chunk can have
+padding. A chunk costs about as much as its width plus ``chunk_overhead`` rows (it reads
+the weights again, and pays for the loop and the dispatch); the cut minimises the sum.
+Measured on a CPU with two cores, with tree-LSTMs of hidden size 128 and 256 on parse
+trees: the forward pass takes 1.15 and 1.07 times as long as with exact widths for
+powers of two from 8 to 512 and an overhead of 16 rows, and 1.10 and 1.04 times as long
+for the default below. More widths cost compile time, one loop each for every type. So a
+type gets only the widths of the list that pay off (`edbatch.stream.type_widths`), and a
+model at most ``max_loops`` of them.
 
 *Buckets.* Arrays whose length depends on the minibatch are padded to a bucket, so that
 one compiled program serves many minibatches. A model keeps the buckets that it has
-compiled: a plan goes into the smallest one that holds it unless that wastes more than
-``max_waste`` times its own size. A new bucket adds ``headroom`` to what is needed and
-is at least as large as the one it replaces, so a stream of similar minibatches settles
-after one or two compilations. What is paid for an oversized bucket is memory and a
-longer transfer of indices, not time on the device: padding is never executed.
+compiled: a plan goes into the smallest one that holds it, unless that is more than
+``max_waste`` times what the plan needs. A new bucket is ``headroom`` times what is
+needed and at least as large as the one it replaces, so a stream of similar minibatches
+settles after one or two compilations. An oversized bucket costs memory and a longer
+transfer of indices, but no time on the device: padding is never executed.
 """
 
 from dataclasses import dataclass, replace
@@ -31,26 +31,27 @@ from edbatch.target import CPU, Target
 
 Widths = tuple[int, ...]  # ascending
 
-WIDEST = 2**16  # of widths, in rows; the cut is planned for four times as many
+WIDEST = 2**16  # largest width, in rows; cuts are planned for four times as many
 
 
 @dataclass(frozen=True)
 class Sizes:
     """Sizes to which minibatches are rounded.
 
-    The defaults of the first two are those of CPUs. Where another device runs a
-    program, its own take their place (`on`); what a user sets holds on every device.
+    The defaults of ``widths`` and ``chunk_overhead`` are those of CPUs. On another
+    device, the defaults of that device replace them (`on`). Values set by the user
+    apply to every device.
 
     Attributes:
         widths: Widths that chunks may have, in rows, ascending.
         chunk_overhead: Cost of running one more chunk, in rows.
-        max_loops: Pairs of type and width that a model may have, beyond one for each
+        max_loops: Maximum number of (type, width) pairs of a model, beyond one for each
             type; None for all widths for all types.
-        headroom: A new bucket is this many times larger than what is needed.
-        max_waste: A bucket may be this many times larger than what is needed.
+        headroom: Ratio of the size of a new bucket to the size needed.
+        max_waste: Maximum ratio of the size of a bucket to the size needed.
 
     Raises:
-        PlanError: An option is of another type, or out of range.
+        PlanError: An option has the wrong type, or is out of range.
 
     Example:
         >>> Sizes(widths=(8, 64), chunk_overhead=4).cut(70)
@@ -91,7 +92,7 @@ class Sizes:
             )
 
     def on(self, target: Target) -> "Sizes":
-        """Returns the sizes for a kind of device.
+        """Returns the sizes for a device.
 
         Args:
             target: The device.
@@ -119,8 +120,8 @@ class Sizes:
             rows: Number of nodes in the batch, at least 1.
 
         Returns:
-            Widths that sum to at least ``rows``; only the last can exceed what is
-            left.
+            Widths that sum to at least ``rows``; only the last one can exceed the rows
+            that are left.
         """
         table = cut_tables((self.widths,), self.chunk_overhead)[0]
         chunks = []
@@ -137,7 +138,8 @@ def cut_tables(
 
     Args:
         widths: ``U`` lists of widths, each ascending.
-        overhead: Cost of running one more chunk, in rows; of all, or of each list.
+        overhead: Cost of running one more chunk, in rows; one for all lists, or one
+            per list.
 
     Returns:
         ``[U, L + 1] int32``; batches of L rows or more begin with the largest width.
@@ -149,7 +151,7 @@ def cut_tables(
 
 
 def cut_costs(widths: Widths, overhead: float, limit: int) -> np.ndarray:
-    """Returns what batches cost, by their rows.
+    """Returns the cost of a batch by its number of rows.
 
     Args:
         widths: Widths of chunks.
@@ -157,7 +159,7 @@ def cut_costs(widths: Widths, overhead: float, limit: int) -> np.ndarray:
         limit: Rows of the largest batch.
 
     Returns:
-        Rows that the best cut computes, with the overhead of its chunks; ``[limit + 1]
+        Rows that the best cut computes, plus the overhead of its chunks; ``[limit + 1]
         float64``.
     """
     costs: np.ndarray = _cut(np.array(widths), overhead, limit)[0]
@@ -166,7 +168,7 @@ def cut_costs(widths: Widths, overhead: float, limit: int) -> np.ndarray:
 
 @kernel
 def _cut(widths, overhead, limit):
-    """Cuts batches of up to so many rows best, by dynamic programming.
+    """Finds the best cut of batches of up to ``limit`` rows, by dynamic programming.
 
     Returns the cost, ``[limit + 1] float64``, and the width of the first chunk, which
     is the largest, ``[limit + 1] int32``; ties go to the larger width.

@@ -1,12 +1,12 @@
-"""The tables that an aligned layout is planned on, and what batches read.
+"""Tables for planning an aligned layout: batches, nodes, and the reads of batches.
 
-Compiled code pays for every array that it hands on, so all integers about a batch are
+Compiled code pays for every array that it passes on, so all integers about a batch are
 one row of a table, and those about a node one row of another.
 
 Slots that name the same nodes throughout a batch (the h and the c of a left child, say)
-ask for the same order, so together they are one *read*, which counts the bytes of all
-of them. A slot is in none if it cannot be a slice: an operand is missing or comes
-twice, or operands lie in several output columns.
+require the same order, so together they are one *read*, which counts the bytes of all
+of them. A slot belongs to no read if it cannot be a slice: its operands lie in several
+output columns or, in a batch of one chunk, an operand is missing or occurs twice.
 """
 
 from typing import NamedTuple
@@ -19,9 +19,9 @@ from edbatch.memory_planner.problem import LayoutProblem
 NONE = np.int32(-1)
 
 # Columns of a batch: first position in the schedule, rows that its chunks write, first
-# chunk and first read; a last row holds the ends. IS_READ says whether a read takes any
-# of its nodes. The others belong to its block: the neighbours, its place among all
-# blocks, and the nodes that must come first and last.
+# chunk and first read; a last row holds the ends. IS_READ says whether any of its nodes
+# is in a read. The other columns describe its block: the neighbours, its place among
+# all blocks, and the nodes that must come first and last.
 START, ROWS, FIRST_CHUNK, FIRST_READ, IS_READ = range(5)
 NEXT, PREVIOUS, RANK, FIRST_NODE, LAST_NODE = range(5, 10)
 BATCH_COLUMNS = 10
@@ -30,7 +30,7 @@ BATCH_COLUMNS = 10
 BATCH, PLACE, AFTER, BEFORE, END, LENGTH = range(6)
 NODE_COLUMNS = 6
 
-# Columns of a read: one of its slots, and from how many batches its nodes come.
+# Columns of a read: one of its slots, and the number of batches its nodes come from.
 SLOT, PRODUCERS = range(2)
 READ_COLUMNS = 2
 
@@ -57,9 +57,14 @@ class Tables(NamedTuple):
 
 @kernel
 def make_tables(problem: LayoutProblem) -> tuple[Tables, np.ndarray]:
-    """Makes the tables, and the bytes that one node of each read reads.
+    """Makes the tables, and counts the bytes of each read per node.
 
-    Blocks' neighbours and runs are still to be set. The bytes are ``[R] float64``.
+    Args:
+        problem: The `LayoutProblem`.
+
+    Returns:
+        The tables, in which the neighbours of blocks and the runs are not set yet; and
+        the bytes that one node reads in each read, ``[R] float64``.
     """
     batch, node = _tabulate(problem)
     read, read_bytes = _find_reads(problem, batch, node)
@@ -81,7 +86,7 @@ def make_tables(problem: LayoutProblem) -> tuple[Tables, np.ndarray]:
 
 @kernel
 def _tabulate(problem):
-    """Tables of batches and nodes, as far as they follow from the schedule."""
+    """Makes the tables of batches and nodes, as far as the schedule decides them."""
     order, batch_start = problem.order, problem.batch_start
     chunk_start = problem.chunk_start
     num_batches = len(batch_start) - 1
@@ -104,7 +109,7 @@ def _tabulate(problem):
 
 @kernel
 def _find_reads(problem, batch, node):
-    """Reads of all batches, and their bytes; O(E) if types have few slots."""
+    """Finds the reads of all batches and their bytes; O(E) if types have few slots."""
     order, batch_type = problem.order, problem.batch_type
     operand_node, slot_bytes = problem.operand_node, problem.slot_bytes
     num_batches = len(batch_type)
@@ -148,7 +153,7 @@ def _find_reads(problem, batch, node):
 
 @kernel
 def _in_one_column(own, slot, is_one, operands, value_column):
-    """Whether all that a slot reads lies in one column and, if ``is_one``, is there."""
+    """Whether a slot's operands lie in one column; with ``is_one``, none is missing."""
     column = NONE
     for e in own:
         value = operands[e + slot]
@@ -171,7 +176,7 @@ def _are_same(own, slot, other, operand_node):
 
 
 class _Met(NamedTuple):
-    """The turn in which each node and each batch was last met, or NONE."""
+    """The turn in which each node and each batch was last seen, or NONE."""
 
     node: np.ndarray  # [N] int32
     batch: np.ndarray  # [S] int32
@@ -179,7 +184,7 @@ class _Met(NamedTuple):
 
 @kernel
 def _count_producers(operand, turn, is_one, node, batch, met):
-    """Counts batches that a slot reads from; 0 if one chunk reads a node twice."""
+    """Counts the batches that a slot reads; 0 if a single chunk reads a node twice."""
     found = 0
     for u in operand:
         if u < 0:

@@ -2,8 +2,8 @@
 
 Everything is counted on the host, from the recorded graph, its schedule and its layout.
 
-Gain: no speed of its own. Without it, what a change of the model would save has to be
-guessed: which cell costs what, and why calls of it that look alike share no batch.
+Gain: no speed by itself. Without it, one has to guess how much a change of the model
+would save: how much each cell costs, and why similar calls of a cell share no batch.
 """
 
 from edbatch.explain.apart import Apart

@@ -1,10 +1,10 @@
-"""Types of one cell that share no batch, with the reasons.
+"""Finds types of one cell that share no batch, and the reasons.
 
-Two nodes share a batch if they agree in all that makes their type. What that is, is
+Two nodes can share a batch if they agree in all aspects of their type. Types are
 compared argument by argument (`edbatch.explain.facts`). An *aspect*, such as the dtype
-of one argument, keeps types apart if they agree in everything else; then it alone would
-have to change. Types that differ from each of the others in several aspects are
-reported with those in which they differ from the most similar one.
+of one argument, keeps types apart if they agree in everything else; then this aspect
+alone would have to change. Types that differ from each of the others in several aspects
+are reported with the aspects in which they differ from the most similar type.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.node_type import TypeKey
 from edbatch.policies.heuristics import Greedy
 
-_MOST_VALUES = 8  # of an aspect that are named
+_MOST_VALUES = 8  # of an aspect that are listed
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,15 @@ class Apart:
             length"``, ``"padded length"``, ``"static argument"``, ``"source"`` (an
             array from outside in some calls, the output of a cell in others),
             ``"structure"`` or ``"definition"``.
-        argument: The cell's argument that differs; empty where it is no single one.
-        values: What it is, per type; the first few of them.
-        also: Further aspects in which the types differ, as text; if there are some,
-            all of them keep the types apart.
+        argument: The cell's argument that differs; empty if the cell itself differs.
+        values: The differing values, per type; only the first few.
+        also: Further aspects in which the types differ, as text; if there are any, all
+            of them together keep the types apart.
         nodes: Nodes of these types in the minibatch.
-        batches: Batches of these types by the policy ``greedy``.
-        batches_together: As many if they were one type, with the rest as it is.
-        fix: What to change, a clause.
+        batches: Batches of these types with the policy ``greedy``.
+        batches_together: Batches if the types agreed in this aspect, with everything
+            else unchanged; if there are further aspects, if they were one type.
+        fix: What to change, as a clause.
 
     Example:
         >>> import edbatch as eb
@@ -90,8 +91,7 @@ def find_apart(graph: DataflowGraph) -> tuple[Apart, ...]:
         graph: A minibatch, as it was recorded.
 
     Returns:
-        What keeps them apart, the finding of most nodes first; nothing for types that
-        the minibatch lacks.
+        The findings, most nodes first; types that the minibatch lacks are not compared.
     """
     types = graph.types
     nodes = np.bincount(graph.node_type, minlength=len(types))
@@ -109,7 +109,7 @@ def find_apart(graph: DataflowGraph) -> tuple[Apart, ...]:
 
 
 def _groups(cell: Sequence[Facts]) -> list[tuple[list[Aspect], list[Facts]]]:
-    """Finds the groups of a cell's types, and the aspects that keep each apart."""
+    """Finds groups of a cell's types, and the aspects that keep each group apart."""
     found: list[tuple[list[Aspect], list[Facts]]] = []
     explained: set[int] = set()
     for aspect in dict.fromkeys(each for facts in cell for each in facts.values):
@@ -160,12 +160,12 @@ def _finding(
 def _batches(
     graph: DataflowGraph, group: Sequence[Facts], aspect: Aspect | None
 ) -> tuple[int, int]:
-    """Counts batches of some types by greedy, as they are and as one type.
+    """Counts the batches of some types with greedy: as they are, and if they agreed.
 
     Args:
         graph: The minibatch.
         group: The types.
-        aspect: In what they would agree; in everything if None.
+        aspect: The aspect in which they would agree; None for all aspects.
     """
     structure, own = graph.structure, {facts.type_id for facts in group}
     first: dict[Hashable, int] = {}

@@ -1,4 +1,4 @@
-"""Counting, type by type, what a laid out minibatch costs."""
+"""Counts the costs of a laid out minibatch, type by type."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -25,12 +25,12 @@ def explain_plan(
 
     Args:
         recorded: Its graph as it was recorded.
-        laid_out: How it is laid out.
+        laid_out: The same minibatch, laid out.
         plan: Its plan.
         model: Name of the model.
 
     Returns:
-        The report, without times. Time O(V + E), beside what tells types apart.
+        The report, without times. Time O(V + E), plus the time of `find_apart`.
     """
     assert plan.report is not None, "plans are made with a report"
     batches = _find_batches(recorded, laid_out)
@@ -53,17 +53,17 @@ def explain_plan(
 
 
 def predict_us(explanation: Explanation, costs: CostModel) -> list[float]:
-    """Returns the time of each batch, as measured costs predict it.
+    """Returns the time of each batch, as predicted from measured costs.
 
     Args:
         explanation: The minibatch.
         costs: The costs of the model's cells.
 
     Returns:
-        Microseconds per batch: of the whole cell, so 0 for what is hoisted out of it.
+        Microseconds per batch, for the whole cell; so 0 for batches of hoisted parts.
 
     Raises:
-        PolicyError: The costs are those of other cells.
+        PolicyError: The costs are for other cells.
     """
     uses, batches = explanation.types, explanation.batches
     return [
@@ -73,11 +73,11 @@ def predict_us(explanation: Explanation, costs: CostModel) -> list[float]:
 
 
 class _Key(NamedTuple):
-    """Facts for an entry of the report.
+    """Key of an entry of the report.
 
     Attributes:
         type_id: The recorded type.
-        hoisted: Whether it is what is hoisted out of it.
+        hoisted: Whether the entry is the hoisted part of the type.
     """
 
     type_id: int
@@ -88,10 +88,10 @@ class _Batches(NamedTuple):
     """The ``S`` batches and ``C`` chunks of a minibatch.
 
     Attributes:
-        keys: The entries.
+        keys: The keys of the entries.
         use: The entry of each batch; ``[S]``.
         nodes: Nodes of each batch; ``[S]``.
-        rows: Rows that each computes; ``[S]``.
+        rows: Rows that each batch computes; ``[S]``.
         of_chunk: The batch of each chunk; ``[C]``.
     """
 

@@ -1,4 +1,4 @@
-"""Explaining a minibatch: planned as a call would plan it, then counted and timed."""
+"""Explains a minibatch: plans it as a call would, then counts and times its batches."""
 
 from dataclasses import replace
 from typing import Any
@@ -31,26 +31,26 @@ def explain_graph(
     compilations: tuple[Compilation, ...] = (),
     own: PlanState | None = None,
 ) -> Explanation:
-    """Explains a minibatch that was recorded.
+    """Explains a recorded minibatch.
 
     Args:
         graph: Its graph.
         state: The state of its model.
-        options: What planning goes by.
+        options: Options of planning.
         target: The kind of device.
-        params: The model's parameters; arrays to measure.
-        rng: The key for cells that draw random numbers, to measure.
+        params: The model's parameters; to measure, they have to be arrays.
+        rng: The key for cells that draw random numbers, used to measure.
         measure: Whether to measure how long batches take.
-        compilations: What was compiled for the model so far.
-        own: What plans are made by; by default a scratch copy of the model's, so that
-            a report decides nothing about later plans.
+        compilations: The model's compilations so far.
+        own: The planning state; by default a scratch copy of the model's, so that a
+            report decides nothing about later plans.
 
     Returns:
-        The report; with times if they are measured, or costs are given.
+        The report; with times if they are measured, or if costs are given.
 
     Raises:
         EdbatchError: As `edbatch.planning.plan` and `measure_us`; or there are no
-            arrays to measure with, or costs are those of other cells.
+            arrays to measure with, or the costs are for other cells.
     """
     model = name_of(state.types.model)
     if own is None:

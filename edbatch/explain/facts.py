@@ -1,4 +1,4 @@
-"""The facts of a type, argument by argument."""
+"""Lists the facts that make up a type, argument by argument."""
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from edbatch.graph.node_type import NodeType
 from edbatch.graph.parameters import path_name
 from edbatch.graph.type_table import TypeTable
 
-# In the order of which explains more where types differ in several.
+# Where types differ in several aspects, the earlier reasons explain more.
 REASONS = (
     *("definition", "parameters", "static argument", "list length", "padded length"),
     *("structure", "source", "dtype", "shape"),
@@ -32,11 +32,11 @@ Reason = Literal[
 
 @dataclass(frozen=True)
 class Aspect:
-    """Something that types may differ in.
+    """A property in which types may differ.
 
     Attributes:
-        reason: Its kind.
-        argument: The cell's argument; empty for the cell itself.
+        reason: The kind of property.
+        argument: The argument of the cell; empty for the cell itself.
     """
 
     reason: Reason
@@ -57,10 +57,10 @@ class Facts:
 
     Attributes:
         type_id: The type.
-        cell: What its cell is told from others by.
+        cell: A key that identifies its cell.
         name: The cell's name.
-        values: By aspect, something hashable that types which agree have in common.
-        texts: By aspect, the same for people.
+        values: For each aspect, a hashable value that is equal for types that agree.
+        texts: For each aspect, the value as text for people.
     """
 
     type_id: int
@@ -70,7 +70,7 @@ class Facts:
     texts: dict[Aspect, str] = field(default_factory=dict)
 
     def without(self, aspect: Aspect) -> Hashable:
-        """Returns what is left without an aspect."""
+        """Returns the values of all other aspects."""
         return frozenset(
             (key, each) for key, each in self.values.items() if key != aspect
         )
@@ -84,7 +84,7 @@ class Facts:
         ]
 
     def text(self, aspect: Aspect) -> str:
-        """Returns an aspect for people."""
+        """Returns the value of an aspect as text for people."""
         return self.texts.get(aspect, "none")
 
     def note(self, aspect: Aspect, value: Hashable, text: str) -> None:
@@ -93,7 +93,7 @@ class Facts:
 
 
 def facts_of(node_type: NodeType, types: TypeTable) -> Facts:
-    """Takes a type apart.
+    """Finds the facts of a type.
 
     Args:
         node_type: A recorded type.
@@ -117,7 +117,7 @@ def facts_of(node_type: NodeType, types: TypeTable) -> Facts:
 
 
 def _arguments(node_type: NodeType, tree: Any) -> Iterator[tuple[str, Any]]:
-    """The arguments of a call by name, positions of leaves in place of arrays."""
+    """Yields a call's arguments by name, with positions in place of arrays."""
     args, kwargs = tree
     cell = node_type.cell
     names = [*cell.positions, *filter(None, [cell.variadic])]
@@ -151,7 +151,7 @@ def _note_leaves(
     argument: str,
     places: list[int],
 ) -> None:
-    """Notes what the leaves of an argument are."""
+    """Notes the aspects of the leaves of an argument."""
     template = node_type.template
     sources, dtypes, shapes, paths, statics, lengths = [], [], [], [], [], []
     for place in places:

@@ -1,4 +1,4 @@
-"""Changes by which types come to share batches."""
+"""Suggests changes that make types share batches."""
 
 from collections.abc import Sequence
 
@@ -6,14 +6,14 @@ from edbatch.explain.facts import Aspect, Facts
 
 
 def fix_of(aspect: Aspect, group: Sequence[Facts]) -> str:
-    """Says what to change so that types agree in an aspect.
+    """Returns what to change so that types agree in an aspect.
 
     Args:
-        aspect: In what they differ.
+        aspect: The aspect in which they differ.
         group: The types.
 
     Returns:
-        A clause.
+        The change, as a clause.
     """
     name, own = aspect.argument, group[0].name
     if aspect.reason == "list length":

@@ -5,7 +5,7 @@ from html import escape
 from edbatch.explain.table import Table, summary, tables
 from edbatch.explain.uses import MinibatchUse
 
-_FEW = 5  # columns of a table with texts; others have names and numbers
+_FEW = 5  # most columns of tables with text; wider ones have names and numbers
 
 
 def as_html(report: MinibatchUse) -> str:
@@ -15,7 +15,7 @@ def as_html(report: MinibatchUse) -> str:
         report: The report.
 
     Returns:
-        A ``div``; colours and fonts are those of the page around it.
+        A ``div`` that inherits the colours and fonts of the page.
     """
     parts = [f"<p>{escape(summary(report))}</p>", *map(_html_table, tables(report))]
     return f'<div class="edbatch-explanation">{"".join(parts)}</div>'

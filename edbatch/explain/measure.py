@@ -1,13 +1,13 @@
-"""The time of each batch of a minibatch, measured inside the compiled program.
+"""Measures the time of each batch of a minibatch inside the compiled program.
 
 A plan is data, so a batch can run alone: a stream of its chunks' records, repeated so
-often that it takes some milliseconds, runs by the program of the whole minibatch, on
-arenas that hold all its values. What a stream without a chunk takes is subtracted. So
-operands are read from where they lie and outputs written where they belong. But from
-one repetition to the next they stay in the processor's caches, which makes batches
-faster, and each repetition is a step of its own, a pass over all loops, which makes
-narrow ones slower: the sum over batches was 1.17 times the time of a call for trees and
-1.18 times for lattices, at hidden 128 and 32 instances, on two cores in use by others.
+often that it takes some milliseconds, is run by the program of the whole minibatch, on
+arenas that contain all its values. The time of a stream without chunks is subtracted.
+So operands and outputs are in the same rows as in a call. But from one repetition to
+the next they stay in the processor's caches, which makes batches faster; and each
+repetition is a separate step, a pass over all loops, which makes narrow batches slower.
+The sum over batches was 1.17 times the time of a call for trees and 1.18 times for
+lattices, at hidden 128 and 32 instances, on two cores that were also in use by others.
 """
 
 import time
@@ -31,8 +31,8 @@ from edbatch.planning import LaidOut
 from edbatch.stream.format import find_chunks, record_formats
 from edbatch.stream.stream import Stream
 
-_LEAST_MS = 1.0  # that a repeated batch takes
-_FIRST = 8  # repetitions, to see how long one takes
+_LEAST_MS = 1.0  # minimum time that a repeated batch should take
+_FIRST = 8  # repetitions to estimate the time of one
 _MOST = 1024
 _ROUNDS = 5
 
@@ -46,16 +46,16 @@ def measure_us(
         laid_out: The minibatch.
         plan: Its plan.
         params: The model's parameters, arrays.
-        rng: The key for cells that draw random numbers, if there are some.
+        rng: The key for cells that draw random numbers, if there are any.
         name: The model's name, for the report of compilations.
 
     Returns:
         Microseconds per batch, 0 or more, in the order in which they run: the shortest
-        of some rounds. And the records of what was compiled to measure.
+        of several rounds; and the records of the compilations for measuring.
 
     Raises:
-        PlanError: The device runs programs of one switch per chunk, whose chunks cannot
-            be repeated; or a cell needs a key and there is none.
+        PlanError: The device runs programs of one loop around a switch, whose chunks
+            cannot be repeated; or a cell needs a key and there is none.
     """
     if plan.shape.program.options.target.control == "switch":
         raise PlanError(
@@ -76,14 +76,14 @@ def measure_us(
         for k, (batch, count) in enumerate(zip(batches, counts, strict=True)):
             each[k] = run.time_ms(_repeated(plan, batch, count))
         idle_ms = min(idle_ms, run.time_ms(empty))
-    # Whatever else the machine does makes a time longer, never shorter.
+    # Other load on the machine makes times longer, never shorter.
     each_ms = (times_ms.min(axis=0) - idle_ms) / np.array(counts)
     found: list[float] = (1e3 * np.maximum(0, each_ms)).tolist()
     return found, run.compilations()
 
 
 class _Program:
-    """The program of a plan, on arenas of its own.
+    """The program of a plan, with its own arenas.
 
     Args:
         plan: The plan.
@@ -108,7 +108,7 @@ class _Program:
         )
 
     def compilations(self) -> tuple[Compilation, ...]:
-        """Returns the records of what was compiled."""
+        """Returns the records of the compilations."""
         return self._run.compilations()
 
     def _step(self, arenas: Arenas, packed: Any, pools: Any, stream: Stream) -> Arenas:
@@ -116,7 +116,7 @@ class _Program:
         return executor.run(self._program, packed, arenas, pools, stream)
 
     def time_ms(self, stream: Stream) -> float:
-        """Runs a stream, and returns how long it took; compiles in the first call."""
+        """Runs a stream, and returns how long it took; the first call compiles."""
         there = jax.block_until_ready(jax.device_put(stream))
         start = time.perf_counter()
         arenas = self._run(self._arenas, self._packed, self._pools, there)
@@ -127,7 +127,7 @@ class _Program:
 def _find_count(
     run: _Program, plan: Plan, batch: "_BatchRecords", idle_ms: float
 ) -> int:
-    """Finds how often a batch is to be repeated."""
+    """Finds how often to repeat a batch."""
     most = max(1, min(_MOST, _room(plan) // max(1, len(batch.records))))
     first = min(_FIRST, most)
     stream = _repeated(plan, batch, first)
@@ -154,7 +154,7 @@ def _batch_records(laid_out: LaidOut, plan: Plan) -> list[_BatchRecords]:
     program = plan.shape.program
     formats = record_formats(program.types.types, program.loops)
     chunks = find_chunks(formats, plan.trips[: int(plan.num_steps)])
-    counts = np.bincount(batch_of_chunk(laid_out))  # all chunks of a batch in a row
+    counts = np.bincount(batch_of_chunk(laid_out))  # chunks of a batch are consecutive
     found = []
     for first, last in pairwise(np.concatenate([[0], np.cumsum(counts)]).tolist()):
         trips = np.bincount(chunks.loop[first:last], minlength=len(formats))
@@ -164,18 +164,18 @@ def _batch_records(laid_out: LaidOut, plan: Plan) -> list[_BatchRecords]:
 
 
 def _room(plan: Plan) -> int:
-    """Integers of the records of a stream that is measured."""
+    """Returns the number of integers in the records of a measured stream."""
     return max(len(plan.stream), 1 << 17)
 
 
 def _repeated(plan: Plan, batch: _BatchRecords, count: int) -> Stream:
-    """A stream that runs a batch several times, a step for each."""
+    """Returns a stream that runs a batch several times, in one step each."""
     trips = np.zeros((count, len(batch.trips)), np.int32) + batch.trips
     return _padded(plan, np.tile(batch.records, count), trips)
 
 
 def _whole(plan: Plan) -> Stream:
-    """The stream of the minibatch, in the sizes of those of batches."""
+    """Returns the stream of the minibatch, padded like the streams of batches."""
     return _padded(plan, plan.stream, plan.trips[: int(plan.num_steps)])
 
 

@@ -1,4 +1,4 @@
-"""The report of `Batched.explain`; how it is shown is in `table`, `text` and `html`."""
+"""The report of `Batched.explain`; `table`, `text` and `html` show it."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,7 +12,7 @@ from edbatch.explain.uses import MinibatchUse, TimeSource, TypeUse
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation(MinibatchUse):
-    """Costs of a minibatch, type by type, and types that share no batch, and why.
+    """Costs of a minibatch, type by type, and the types that share no batch, and why.
 
     ``print`` shows it as text, `rich` as tables, a notebook as HTML. Its fields are
     those of `edbatch.explain.MinibatchUse`.
@@ -37,10 +37,10 @@ class Explanation(MinibatchUse):
 
         Args:
             time_us: Microseconds of each batch; ``[S]``.
-            source: Where they come from.
+            source: Where the times come from.
 
         Returns:
-            A report whose types have the sums.
+            A report with these times for its batches, and their sums for its types.
         """
         times = np.asarray(time_us, np.float64)
         sums = np.bincount(self.batches.use, times, len(self.types)).tolist()
@@ -55,7 +55,7 @@ class Explanation(MinibatchUse):
         """Returns the report as JSON values.
 
         Returns:
-            The fields; of types and batches one dict each.
+            The fields, with one dict for each type and batch.
         """
         times = self.batches.time_us
         return {
@@ -98,7 +98,7 @@ class Explanation(MinibatchUse):
         return text.as_text(self)
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         return (
             f"<Explanation of {self.model}: {self.plan.nodes} nodes of"
             f" {len(self.types)} types in {self.plan.batches} batches>"

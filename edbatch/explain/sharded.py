@@ -8,10 +8,10 @@ from edbatch.explain.report import Explanation
 
 @dataclass(frozen=True, eq=False)
 class ShardedExplanation:
-    """Costs of a minibatch on each of ``D`` devices, which run side by side.
+    """Costs of a minibatch on each of ``D`` devices, which run in parallel.
 
     Attributes:
-        shards: The report of each device's instances; None for one without.
+        shards: The report of each device's instances; None for devices without any.
 
     Example:
         >>> import edbatch as eb
@@ -30,7 +30,7 @@ class ShardedExplanation:
 
     @property
     def batches(self) -> int:
-        """Batches of the device that has most of them."""
+        """Batches of the device with the most batches."""
         return max(each.plan.batches for each in self.shards if each is not None)
 
     def to_json(self) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class ShardedExplanation:
         return "\n\n".join(parts)
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         return (
             f"<ShardedExplanation of {len(self.shards)} devices: {self.nodes} nodes in"
             f" {self.batches} batches>"

@@ -1,4 +1,4 @@
-"""The tables of an `Explanation`, as texts: the same for all ways to show it."""
+"""The tables of an `Explanation`, as text: the same for all ways to show it."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,12 +7,12 @@ from edbatch.explain.uses import MinibatchUse, TypeUse
 
 
 class Table(NamedTuple):
-    """A table.
+    """A table of text.
 
     Attributes:
-        title: Stands above.
-        heads: Heads of the columns.
-        rows: Cells; of the first column names, of the others numbers.
+        title: Title above the table.
+        heads: Headings of the columns.
+        rows: Cells of each row; the first cell is a name.
     """
 
     title: str
@@ -21,7 +21,7 @@ class Table(NamedTuple):
 
 
 def summary(report: MinibatchUse) -> str:
-    """Says in two sentences what the minibatch is."""
+    """Summarises the minibatch in a few sentences."""
     plan, types = report.plan, len({use.type for use in report.types})
     times = (
         ""
@@ -37,7 +37,7 @@ def summary(report: MinibatchUse) -> str:
 
 
 def types_table(report: MinibatchUse) -> Table:
-    """Returns a row per type, and the sums."""
+    """Returns the table with a row per type, and the sums."""
     timed = report.time_us is not None
     heads = ("type", "nodes", "batches", "least", "padding", "in place", "FLOP")
     heads = (*heads, *(("µs", "time") if timed else ()))
@@ -48,7 +48,7 @@ def types_table(report: MinibatchUse) -> Table:
 
 
 def widths_table(report: MinibatchUse) -> Table:
-    """Returns how many chunks of each width each type has."""
+    """Returns the table of the number of chunks by type and width."""
     rows = [
         (use.name, ", ".join(f"{n} of {w}" for w, n in use.chunks.items()))
         for use in report.types
@@ -57,7 +57,7 @@ def widths_table(report: MinibatchUse) -> Table:
 
 
 def apart_table(report: MinibatchUse) -> Table | None:
-    """Returns why types of one cell share no batch; None if there are none."""
+    """Returns the table of types of one cell that share no batch; None if none."""
     if not report.apart:
         return None
     rows = []
@@ -78,7 +78,7 @@ def apart_table(report: MinibatchUse) -> Table | None:
 
 
 def compiled_table(report: MinibatchUse) -> Table | None:
-    """Returns what was compiled for the model; None if nothing was."""
+    """Returns the table of the model's compilations; None if there are none."""
     if not report.compilations:
         return None
     rows = [
@@ -137,7 +137,7 @@ def _sums(report: MinibatchUse) -> tuple[str, ...]:
 
 
 def share(part: float, whole: float) -> str:
-    """Writes a share in percent; a dash for one of nothing.
+    """Formats a share in percent, or as a dash if the whole is 0.
 
     Example:
         >>> share(1, 3), share(0, 0)
@@ -147,13 +147,13 @@ def share(part: float, whole: float) -> str:
 
 
 def short(number: float) -> str:
-    """Writes a large number with three digits.
+    """Formats a large number with three digits.
 
     Example:
         >>> short(0), short(12_345), short(999_999), short(3_200_000_000)
         ('0', '12.3k', '1M', '3.2G')
     """
-    rounded = float(f"{number:.3g}")  # which may reach the next unit
+    rounded = float(f"{number:.3g}")  # rounding may reach the next unit
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if rounded >= size:
             digits = rounded / size

@@ -1,4 +1,4 @@
-"""Counts of a minibatch: by type, by batch, in all."""
+"""Counts of a minibatch: by type, by batch, and in total."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -19,17 +19,17 @@ class TypeUse:
 
     Attributes:
         type: The type.
-        hoisted: Whether these are the products of the type's external inputs, which run
-            before the rest; False for the type itself.
-        nodes: Nodes.
-        batches: Batches.
-        chain: Batches that any schedule has at least: nodes of the type on the path
-            that has most of them; 0 for what is hoisted.
-        chunks: Chunks by their width, in rows, ascending.
+        hoisted: Whether these are the hoisted products of the type's external inputs,
+            which run before the rest; False for the type itself.
+        nodes: Number of nodes.
+        batches: Number of batches.
+        chain: Minimum number of batches in any schedule: the largest number of nodes of
+            the type on any path; 0 for hoisted products.
+        chunks: Number of chunks by their width, in rows, ascending.
         operands: Operand slots of all chunks.
-        in_place: Those of them that are one contiguous slice of an arena.
+        in_place: Operand slots that are one contiguous slice of an arena.
         operand_bytes: Bytes that the nodes read from arenas.
-        in_place_bytes: Those of them that lie in place.
+        in_place_bytes: Operand bytes that are in place.
         flops: Multiplications and additions of the nodes' matrix products, as the cell
             is written and without padding.
         time_us: Microseconds, or None.
@@ -62,17 +62,17 @@ class TypeUse:
 
     @property
     def name(self) -> str:
-        """The type for people."""
+        """The type as text for people."""
         return f"{self.type} (hoisted)" if self.hoisted else str(self.type)
 
     @property
     def rows(self) -> int:
-        """Rows that are computed, those of padding included."""
+        """Rows computed, including padding rows."""
         return sum(width * count for width, count in self.chunks.items())
 
     @property
     def padding_rows(self) -> int:
-        """Rows of padding that are computed."""
+        """Padding rows computed."""
         return self.rows - self.nodes
 
 
@@ -82,9 +82,9 @@ class BatchUses:
 
     Attributes:
         use: The position of each batch's `TypeUse`.
-        nodes: Nodes of each.
-        rows: Rows that each computes.
-        time_us: Microseconds of each; None if they are not known.
+        nodes: Nodes of each batch.
+        rows: Rows that each batch computes.
+        time_us: Microseconds of each batch; None if they are not known.
 
     Example:
         >>> import edbatch as eb
@@ -104,7 +104,7 @@ class BatchUses:
     time_us: np.ndarray | None = None  # [S] float64
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         return f"<BatchUses: {len(self)} batches of {int(self.nodes.sum())} nodes>"
 
     def __len__(self) -> int:
@@ -114,20 +114,21 @@ class BatchUses:
 
 @dataclass(frozen=True, eq=False)
 class MinibatchUse:
-    """Costs of a minibatch, type by type, and types that share no batch, and why.
+    """Costs of a minibatch, type by type, and the types that share no batch, and why.
 
     Attributes:
         model: Name of the model.
-        instances: Instances of the minibatch.
-        types: What each type costs, in the order in which recordings met them.
-        model_types: All types of the model by now, those that the minibatch lacks too.
+        instances: Number of instances in the minibatch.
+        types: Costs of each type, in the order in which recordings met the types.
+        model_types: All types of the model so far, including those that the minibatch
+            lacks.
         batches: The batches.
-        lower_bound: Batches that any schedule has at least.
+        lower_bound: Minimum number of batches in any schedule.
         apart: Types of one cell that share no batch, and why.
         plan: Counts of the plan.
-        loops: Loops of the compiled program.
-        time_source: Where the times come from; None if there are none.
-        compilations: What was compiled for direct calls of the function so far.
+        loops: Number of loops of the compiled program.
+        time_source: Where the times come from; None if there are no times.
+        compilations: Compilations for direct calls of the function so far.
 
     Example:
         >>> import edbatch as eb
@@ -154,7 +155,7 @@ class MinibatchUse:
     compilations: tuple[Compilation, ...] = ()
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         return f"<MinibatchUse: {self.plan.nodes} nodes in {self.plan.batches} batches>"
 
     @property

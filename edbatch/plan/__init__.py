@@ -1,7 +1,7 @@
-"""Plans: a minibatch's schedule as data, what it costs, and running it.
+"""Plans: a minibatch's schedule as data, its costs, and functions to run it.
 
-Gain (docs/results.md, "Speed"): 50 different minibatches compile one program; without
-plans as data each would be a program of its own, which *exact* compiles there.
+Gain (docs/results.md, "Speed"): 50 different minibatches compile one program. Without
+plans as data, each would need its own program, as *exact* compiles there.
 """
 
 from edbatch.graph.ragged import Ragged

@@ -1,4 +1,4 @@
-"""Plans of one table of types as plans of another."""
+"""Converts plans of one table of types to plans of another."""
 
 from dataclasses import replace
 
@@ -10,23 +10,23 @@ from edbatch.plan.plan import Plan
 
 
 def recorded_types(types: TypeTable) -> TypeTable:
-    """Returns the recorded types that a plan's types are, or were made of."""
+    """Returns the recorded types that a plan's types are, or were made from."""
     return types.split.recorded if isinstance(types, HoistedTable) else types
 
 
 def adopt_plan(plan: Plan, adoption: Adoption, split: HoistedTypes) -> Plan:
-    """Renumbers a plan.
+    """Renumbers the types and array kinds of a plan.
 
     Args:
         plan: A plan of one table of types.
-        adoption: Where its recorded types are in another table.
+        adoption: Positions of its recorded types in another table.
         split: The types of that table as they run.
 
     Returns:
-        The same plan of the other table.
+        The same plan for the other table.
 
     Raises:
-        PickleError: A cell is divided in the plan and cannot be divided here.
+        PickleError: A cell is divided in the plan but cannot be divided here.
     """
     program, result = plan.shape.program, plan.shape.result
     types = program.types

@@ -1,4 +1,4 @@
-"""A bounded memory of plans by the structure of their minibatch."""
+"""A bounded cache of plans, keyed by the structure of their minibatch."""
 
 import threading
 from collections import OrderedDict
@@ -16,9 +16,9 @@ class CacheInfo(NamedTuple):
     Attributes:
         hits: Plans found.
         misses: Plans made.
-        entries: Plans kept.
-        num_bytes: Memory that they take.
-        max_bytes: Memory that they may take.
+        entries: Plans in the cache.
+        num_bytes: Memory that they take, in bytes.
+        max_bytes: Memory that they may take, in bytes.
 
     Example:
         >>> import edbatch as eb
@@ -39,7 +39,7 @@ class CacheInfo(NamedTuple):
 
 
 class Sized(Protocol):
-    """An entry of a cache, which knows its size."""
+    """A cache entry with a known size."""
 
     @property
     def num_bytes(self) -> int:
@@ -52,11 +52,11 @@ Kept = TypeVar("Kept", bound=Sized)
 def structure_key(graph: DataflowGraph, *more: object) -> Key:
     """Returns a key that two graphs share only if their plans are the same.
 
-    The key holds the arrays themselves, so no collision of hashes can mix up plans.
+    The key contains the arrays themselves, so hash collisions cannot mix up plans.
 
     Args:
         graph: The graph.
-        *more: Whatever else the plan depends on.
+        *more: Everything else that the plan depends on.
 
     Returns:
         The key. Values of external inputs are not part of it.
@@ -74,10 +74,10 @@ def structure_key(graph: DataflowGraph, *more: object) -> Key:
 
 
 class PlanCache:
-    """Least recently used plans of one state, bounded by the bytes that they take.
+    """LRU cache of the plans of one state, bounded by the bytes that they take.
 
     Attributes:
-        max_bytes: Memory that the plans may take; 0 keeps none.
+        max_bytes: Memory that the plans may take, in bytes; 0 keeps none.
 
     Example:
         >>> cache = PlanCache(max_bytes=1024)
@@ -94,23 +94,24 @@ class PlanCache:
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         return f"<PlanCache: {self.info}>"
 
     def get_or_make(
         self, key_of: Callable[[], Key], make: Callable[[], Kept]
     ) -> tuple[Kept, bool]:
-        """Finds a plan, or makes and keeps one.
+        """Finds a plan, or makes it and keeps it.
 
-        Plans used longest ago are dropped if there is no room.
+        The least recently used plans are dropped to make room.
 
         Args:
-            key_of: Returns what the plan depends on; keys of one kind of plan are never
-                those of another. To make a plan may decide what others depend on.
-            make: Makes the plan; threads may do so at once.
+            key_of: Returns the key: everything that the plan depends on. Different
+                kinds of plans never have equal keys. Called again after ``make``,
+                because making a plan may change what plans depend on.
+            make: Makes the plan; several threads may call it at the same time.
 
         Returns:
-            The plan, and whether it was there.
+            The plan, and whether it was in the cache.
         """
         key = key_of()
         with self._lock:

@@ -1,8 +1,8 @@
-"""Tells on which device plans for one device run, where there is a choice.
+"""Logs on which device plans for one device run, where there is a choice.
 
 A CPU is one device by default, the fastest choice where a loader feeds data
-(docs/scaling.md, "The cores of one machine"). Nobody should have to know that to find
-out that there is a choice, or that devices stay idle.
+(docs/scaling.md, "The cores of one machine"). Users should find out that there is a
+choice, or that devices stay idle, without knowing this in advance.
 """
 
 import logging
@@ -19,13 +19,14 @@ _DEFAULT = "jax_default_device"
 
 
 class DeviceNotice:
-    """One line about a function of one device, once.
+    """A log line about a function of one device, logged at most once.
 
     Args:
-        name: The model's.
+        name: The model's name.
 
     Attributes:
-        due: Whether nothing was told yet, and nobody has chosen.
+        due: Whether the line is still due: nothing was logged yet, and the user has not
+            chosen.
     """
 
     def __init__(self, name: str) -> None:
@@ -33,20 +34,20 @@ class DeviceNotice:
         self.due = True
 
     def tell(self, plan: Any, params: Any = ()) -> None:
-        """Tells of a CPU: level INFO of one device, WARNING of idle others.
+        """Logs the choice on a CPU: INFO if it is one device, WARNING if others idle.
 
-        Nothing is told where somebody has placed the parameters, as `jax.device_put`
-        or `edbatch.choose_devices` do, or has set JAX's default device.
+        Nothing is logged if the user has placed the parameters, as `jax.device_put` or
+        `edbatch.choose_devices` do, or has set JAX's default device.
 
         Args:
-            plan: What is to run.
-            params: The parameters, if they are at hand.
+            plan: The plan to run.
+            params: The parameters, if available.
         """
         if not self.due or not isinstance(plan, Plan):
             return
         arrays = jax.tree.leaves((params, plan))
         if any(isinstance(each, jax.core.Tracer) for each in arrays):
-            return  # the call of what is compiled here is another one
+            return  # only tracing; the compiled function is called later
         self.due = False
         placed = any(getattr(each, "committed", False) for each in arrays)
         chosen = placed or getattr(jax.config, _DEFAULT) is not None

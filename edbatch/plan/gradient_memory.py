@@ -13,9 +13,9 @@ from edbatch.plan.plan import Plan
 
 @dataclass(frozen=True)
 class GradientMemory:
-    """Bytes that a forward and a backward pass keep, as a plan's bucket has them.
+    """Bytes that a forward and a backward pass keep, for the sizes of a plan's bucket.
 
-    Parameters, their cotangents and what XLA needs inside an operation come on top.
+    Parameters, their cotangents and XLA's temporary memory are not included.
 
     Attributes:
         values: Arenas, and external inputs.
@@ -42,18 +42,18 @@ class GradientMemory:
 
 
 def gradient_memory(plan: Plan, *, remat: bool | None = None) -> GradientMemory:
-    """Counts what a gradient through a plan keeps in memory.
+    """Counts the memory that a gradient through a plan keeps.
 
     Args:
         plan: A plan.
-        remat: Count as if it were planned with ``eb.Compiler(remat="always")``, or
-            with ``"auto"`` if False; by default as it was.
+        remat: If True, counts as if planned with ``eb.Compiler(remat="always")``; if
+            False, with ``"auto"``; if None, as it was planned.
 
     Returns:
         The bytes.
 
     Raises:
-        PlanError: It is no plan for one device.
+        PlanError: ``plan`` is not a plan for one device.
 
     Example:
         >>> import edbatch as eb

@@ -1,4 +1,4 @@
-"""The keys of a minibatch's nodes, from one key of the caller."""
+"""Derives the keys of a minibatch's nodes from one key of the caller."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ from edbatch.plan.plan import Plan
 
 
 def takes_keys(shape: ProgramShape) -> bool:
-    """Tells whether a program has cells that draw random numbers.
+    """Returns whether a program has cells that draw random numbers.
 
     Args:
         shape: The program.
@@ -59,11 +59,12 @@ def program_with(shape: ProgramShape, rng: Any) -> ProgramShape:
         rng: The caller's key, or None.
 
     Returns:
-        The program; without a key, that of cells that run with their default.
+        The program; without a key, the variant whose cells run with the default of
+        their key.
 
     Raises:
         PlanError: There is no key but a cell needs one.
-        CellError: A cell returns other shapes without one.
+        CellError: A cell returns other shapes without a key.
     """
     if rng is not None or not shape.options.with_keys or not takes_keys(shape):
         return shape
@@ -74,23 +75,24 @@ def program_with(shape: ProgramShape, rng: Any) -> ProgramShape:
 def give_keys(
     shape: ProgramShape, pools: Arenas, rng: Any
 ) -> tuple[ProgramShape, Arenas]:
-    """Puts keys in place of the numbers that they are derived from.
+    """Replaces the numbers that keys are derived from by the keys.
 
-    All keys are derived in one operation, before the program runs, so that the
-    backward pass of a gradient reads those that the forward pass read.
+    All keys are derived in one operation, before the program runs, so that the backward
+    pass of a gradient reads the same keys as the forward pass.
 
     Args:
         shape: The program.
-        pools: External inputs by array kind; of keys, their numbers ``[rows, 2]``.
+        pools: External inputs by array kind; for keys, the numbers that they are
+            derived from, ``[rows, 2]``.
         rng: The caller's key, or None.
 
     Returns:
-        The program and its external inputs; without a key, the program of cells that
-        run with their default.
+        The program and its external inputs; without a key, the variant of the program
+        whose cells run with the default of their key.
 
     Raises:
         PlanError: There is no key but a cell needs one.
-        CellError: `rng` is not a key; or a cell returns other shapes without one.
+        CellError: `rng` is not a key; or a cell returns other shapes without a key.
     """
     if not takes_keys(shape):
         return shape, pools
@@ -108,12 +110,12 @@ def give_keys(
 def keyed(plan: Plan, rng: Any) -> tuple[Plan, Any]:
     """Checks whether a plan runs with a key or without one.
 
-    A program has loops of cells that other minibatches call, so without a key it is the
-    cells that the plan's own nodes call that must do without. Of a plan that is traced
-    these are not known, and each cell of its program must.
+    A program has loops for cells that only other minibatches call. So without a key,
+    only the cells that the plan's own nodes call must run without one. In a traced plan
+    these are unknown, so every cell of its program must.
 
     Args:
-        plan: The plan, or those of all devices, stacked.
+        plan: The plan, or the plans of all devices, stacked.
         rng: The caller's key, typed or raw, or None.
 
     Returns:
@@ -122,7 +124,7 @@ def keyed(plan: Plan, rng: Any) -> tuple[Plan, Any]:
 
     Raises:
         PlanError: There is no key but a cell needs one.
-        CellError: `rng` is not a key; or a cell returns other shapes without one.
+        CellError: `rng` is not a key; or a cell returns other shapes without a key.
     """
     program = plan.shape.program
     key = plan_key(plan, rng)
@@ -135,15 +137,15 @@ def keyed(plan: Plan, rng: Any) -> tuple[Plan, Any]:
 
 
 def _needs_keys(shape: ProgramShape) -> bool:
-    """Tells whether a program has cells that cannot run without a key."""
+    """Returns whether a program has cells that cannot run without a key."""
     return any(shape.types.types[loop.type_id].needs_rng for loop in shape.loops)
 
 
 def check_defaults(shape: ProgramShape) -> None:
-    """Checks that cells of a program run without a key, unless it is never run then.
+    """Checks that all cells of a program whose key has a default run without a key.
 
     Args:
-        shape: The program; cells that need a key are not looked at.
+        shape: The program; cells that need a key are not checked.
 
     Raises:
         CellError: A cell returns other shapes without its key.

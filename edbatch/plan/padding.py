@@ -1,4 +1,4 @@
-"""Results padded to a number of instances, so that programs serve more than one."""
+"""Pads results to a number of instances, so that a program serves several numbers."""
 
 from typing import Any
 
@@ -12,17 +12,18 @@ from edbatch.graph.ragged import Ragged
 
 
 def checked_rows(pad_to: int | None, instances: int) -> int | None:
-    """Checks the number of rows that a user asked for.
+    """Checks the number of rows that a user requested.
 
     Args:
-        pad_to: The rows; None for as many as instances.
-        instances: Instances in the minibatch.
+        pad_to: The number of rows; None for as many as instances.
+        instances: Number of instances in the minibatch.
 
     Returns:
-        The rows.
+        The number of rows, or None.
 
     Raises:
-        PlanError: It is no whole number, or less than there are instances.
+        PlanError: The number of rows is not a whole number, or is smaller than the
+            number of instances.
     """
     if pad_to is None:
         return None
@@ -36,29 +37,29 @@ def checked_rows(pad_to: int | None, instances: int) -> int | None:
 
 
 def instance_mask(rows: int, instances: Any) -> Any:
-    """Tells the rows of instances from those of padding.
+    """Returns a mask that is True for rows of instances and False for padding rows.
 
     Args:
-        rows: Rows of the result, N.
-        instances: Instances, a scalar; may be traced.
+        rows: Number of rows of the result, N.
+        instances: Number of instances, a scalar; may be traced.
 
     Returns:
-        ``[N] bool``, of NumPy or JAX like ``instances``.
+        ``[N] bool``, an array of NumPy or JAX like ``instances``.
     """
     numbers = np if isinstance(instances, np.ndarray | np.generic) else jnp
     return numbers.arange(rows) < instances
 
 
 def first_rows(result: Any, instances: int) -> Any:
-    """Drops the rows of padding.
+    """Drops the padding rows.
 
     Args:
-        result: What `edbatch.Batched.apply` returned, with a leading axis of N rows.
-        instances: Instances, B.
+        result: Result of `edbatch.Batched.apply`, with a leading axis of N rows.
+        instances: Number of instances, B.
 
     Returns:
-        The same pytree with B rows. Where that takes no program, arrays of CPUs are
-        waited for: XLA would compile one for every B.
+        The same pytree with B rows. Arrays on a CPU are waited for and cut without a
+        program, because XLA would compile one for every B.
     """
 
     def of_leaf(each: Any) -> Any:
@@ -86,14 +87,14 @@ def _numbers_up_to(array: Any, most: int) -> Any:
 
 
 def _like(array: jax.Array, values: np.ndarray) -> jax.Array:
-    """Puts values where an array is; the copy frees the memory of the padding."""
+    """Puts values on an array's device; the copy frees the memory of the padding."""
     return jax.device_put(values.copy(), array.sharding if array.committed else None)
 
 
 def _is_near(array: Any) -> bool:
-    """Whether it is an array of a CPU, which NumPy reads without a transfer."""
+    """Whether it is an array on a CPU, which NumPy reads without a transfer."""
     if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer):
-        return False  # one of NumPy: of a plan that a trace closes over
+        return False  # a NumPy array is from a plan that a trace closes over
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         return False
     devices = array.devices()

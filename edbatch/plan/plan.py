@@ -31,14 +31,14 @@ from edbatch.target import CPU, Option, Target
 
 @dataclass(frozen=True)
 class PlanShape:
-    """The static part of a plan: what a program is compiled for.
+    """The static part of a plan, which a program is compiled for.
 
     Attributes:
         program: Loops and arenas.
         result: Structure of the result.
-        trace: The number of a trace, 0 outside. It says nothing of the program: a plan
-            in another trace is another one to JAX, which then finds nothing of what
-            functions of `jax.jit` were traced to before.
+        trace: The number of a trace, 0 outside of traces. It does not affect the
+            program: it only makes plans of different traces different to JAX, so that
+            JAX does not reuse earlier traces of `jax.jit` functions.
 
     Example:
         >>> import edbatch as eb
@@ -56,12 +56,12 @@ class PlanShape:
     trace: int = 0
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         rows, loops = self.result.instances, len(self.program.loops)
         return f"<PlanShape: {loops} loops, {rows} rows of results>"
 
 
-# Of a plan as a pytree: its shape, and the array kinds of its pools.
+# Static part of a plan as a pytree: its shape, and the array kinds of its pools.
 _Static = tuple[PlanShape, tuple[int, ...]]
 _PARTS = (
     *("stream", "trips", "num_steps", "pools"),
@@ -80,14 +80,13 @@ class Plan:
         shape: The static part.
         stream: Records of all chunks.
         trips: Iterations of each of ``P`` loops in each step.
-        num_steps: Steps in use.
+        num_steps: Number of steps in use.
         pools: External inputs by array kind, ``[rows, ...]``; row 0 is zero.
         rows: Row of each result, per leaf of the model's output.
         lengths: Lengths per list of the model's output.
-        num_instances: Instances of the minibatch; the result has a row for each, and
-            rows of padding up to ``N``.
-        report: What the plan costs; not part of the pytree, None after
-            transformations.
+        num_instances: Number of instances in the minibatch; the result has a row for
+            each instance, and padding rows up to ``N``.
+        report: The plan's costs; not part of the pytree, None after transformations.
     """
 
     shape: PlanShape
@@ -101,7 +100,7 @@ class Plan:
     report: PlanReport | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         rows, loops = self.shape.result.instances, len(self.shape.program.loops)
         own = "" if self.report is None else f"{self.report.nodes} nodes in"
         own += "" if self.report is None else f" {self.report.batches} batches, "
@@ -111,22 +110,25 @@ class Plan:
     def instance_mask(self) -> Any:
         """True for instances, False for padding; ``[N] bool``.
 
-        Rows of padding are zeros, and lists in them are empty. A loss that leaves them
-        out is that of the minibatch without padding, and so are its gradients:
-        ``jnp.mean(losses, where=plan.instance_mask)``. An array of NumPy if the plan
-        is one, else of JAX.
+        Padding rows are zero, and lists in them are empty. A loss that leaves them out
+        equals the loss of the minibatch without padding, and so do its gradients:
+        ``jnp.mean(losses, where=plan.instance_mask)``. A NumPy array if the plan
+        consists of NumPy arrays, otherwise a JAX array.
         """
         return instance_mask(self.shape.result.instances, self.num_instances)
 
     def as_stream(self) -> Stream:
-        """Returns the schedule, as the executor takes it."""
+        """Returns the schedule in the form that the executor takes."""
         return Stream(self.stream, self.trips, self.num_steps)
 
     def on(self, target: Target) -> "Plan":
-        """Returns the plan for another kind of device; its widths stay.
+        """Returns the plan for another kind of device, with the same widths.
 
         Args:
             target: The device.
+
+        Returns:
+            The plan.
         """
         return self._with_options(target=target)
 
@@ -135,6 +137,9 @@ class Plan:
 
         Args:
             tier: "fine" for the fastest program, "coarse" for one that compiles fast.
+
+        Returns:
+            The plan.
 
         Example:
             >>> import edbatch as eb
@@ -148,19 +153,22 @@ class Plan:
 
     @property
     def trace(self) -> int:
-        """The number of the trace that it is in; see `PlanShape`."""
+        """The number of the trace that the plan is in; see `PlanShape`."""
         return self.shape.trace
 
     def in_trace(self, number: int) -> "Plan":
-        """Returns the plan as one that JAX has not met before.
+        """Returns the plan for another trace, so that it is new to JAX.
 
         Args:
             number: The number of the trace, see `PlanShape`.
+
+        Returns:
+            The plan.
         """
         return replace(self, shape=replace(self.shape, trace=number))
 
     def without_keys(self) -> "Plan":
-        """Returns the plan whose cells run with the default of their key."""
+        """Returns the plan with cells that run with the default of their key."""
         return self._with_options(with_keys=False)
 
     def compiler_options(self) -> dict[str, Option]:
@@ -168,7 +176,7 @@ class Plan:
         return self.shape.program.compiler_options()
 
     def _with_options(self, **options: Any) -> "Plan":
-        """Returns the plan with other options, itself where nothing changes."""
+        """Returns the plan with other options; the same plan if nothing changes."""
         program = self.shape.program.with_options(**options)
         if program.options.target.control != "switch":
             program = replace(program, chunks=0)
@@ -197,7 +205,10 @@ class Plan:
         return tuple(zip(names, arrays, strict=True)), static
 
     def static_sizes(self) -> dict[str, Any]:
-        """Returns, by name, what a program is compiled for beside shapes of arrays."""
+        """Returns the sizes and options that a program is compiled for, by name.
+
+        Shapes of arrays are not included.
+        """
         program = self.shape.program
         return {
             "the number of instances": self.shape.result.instances,
@@ -215,7 +226,7 @@ class Plan:
         return cls(shape, stream, trips, num_steps, named, *rest)
 
 
-# For `jax.export`: a saved function keeps the structure of the plans that it takes.
+# For `jax.export`: a saved function includes the structure of the plans that it takes.
 export.register_pytree_node_serialization(
     Plan,
     serialized_name="edbatch.Plan",
@@ -226,7 +237,7 @@ export.register_pytree_node_serialization(
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """All of a plan but the external inputs: it depends on structure alone.
+    """A plan without its external inputs, which depends on structure alone.
 
     Attributes:
         plan: The plan with empty pools.
@@ -247,7 +258,7 @@ class Encoded:
     pool_rows: dict[int, int]
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         return f"<Encoded {self.plan!r} without external inputs>"
 
     @property
@@ -281,10 +292,10 @@ class Unpadded:
         types: The model's types.
         stream: Records of all chunks.
         result: The static part of the result.
-        rows: Where results lie.
-        num_instances: Instances of the minibatch.
-        needs: Size of each dimension.
-        report: What the plan costs.
+        rows: Rows of the results.
+        num_instances: Number of instances in the minibatch.
+        needs: Size that is needed in each dimension.
+        report: The plan's costs.
     """
 
     types: TypeTable
@@ -315,7 +326,7 @@ def encode_unpadded(
         plan_ms: Time to schedule and to lay out.
 
     Returns:
-        What is left to pad.
+        The encoded graph, before padding.
     """
     slices = (variants or SliceVariants(least_share=2)).choose(graph, layout)
     stream = encode(graph, layout, slices.variants, slices.chunk_variant)
@@ -340,16 +351,16 @@ def fit_bucket(
     scale: float = 1.0,
     widths: Callable[[int], Widths] | None = None,
 ) -> Bucket:
-    """Finds a bucket that holds several plans, each by itself.
+    """Finds a bucket that is large enough for each of several plans.
 
     Args:
-        parts: The plans of one model.
+        parts: The plans, all of one model.
         types: The model's types as they run.
         store: The model's buckets.
-        more: Sizes of further dimensions.
+        more: Sizes that are needed in further dimensions.
         target: The kind of device that will run them.
         scale: How many times larger the minibatches are that the bucket is for.
-        widths: Gives the widths of a type; all if None.
+        widths: Returns the widths of a type; None for all widths.
 
     Returns:
         The bucket.
@@ -379,12 +390,12 @@ def pad(
 
     Args:
         part: The plan.
-        bucket: A bucket that holds it.
+        bucket: A bucket that is large enough for it.
         planner: Options of memory planning: reuse of rows.
-        compiler: Options of compilation: packing, remat.
+        compiler: Compile options: packing, remat.
 
     Returns:
-        Everything but the external inputs.
+        The plan without its external inputs.
     """
     sizes = bucket.sizes
     packing, remat = compiler.packing != NEVER, compiler.remat == ALWAYS
@@ -405,7 +416,7 @@ def pad(
         )
 
     key = (pad, bucket, packing, remat, planner.reuses_rows)
-    program = part.types.derived(key, make)  # the hash of a program is kept with it
+    program = part.types.derived(key, make)  # keeps the program's cached hash, too
     stream = pad_stream(part.stream, bucket.loops, sizes["stream"], sizes["steps"])
     rows = part.result.pad(part.rows, lambda name, _: sizes[name])
     plan = Plan(
@@ -439,7 +450,7 @@ def _needs(
 
 
 def _least(types: TypeTable, loops: tuple[Loop, ...]) -> Needs:
-    """Least sizes of a program: one record and one full chunk per loop."""
+    """Minimum sizes of a program: one record and one full chunk per loop."""
     least: Needs = {"stream": 0}
     for loop in loops:
         node_type = types.types[loop.type_id]

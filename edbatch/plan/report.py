@@ -1,4 +1,4 @@
-"""Costs of a plan, in counts."""
+"""The costs of a plan, as counts."""
 
 from dataclasses import dataclass
 
@@ -19,17 +19,17 @@ class PlanReport:
         policy: Name of the policy that scheduled it.
         nodes: Nodes of the minibatch.
         batches: Batches of its schedule.
-        hoisted: Precomputed nodes, which hold products of external inputs; they are in
-            the counts of chunks, operands and bytes below.
+        hoisted: Precomputed nodes, which compute products of external inputs; the
+            counts of chunks, operands and bytes below include them.
         unseen_states: Batches that a learned policy chose by its fallback.
         chunks: Chunks into which the batches were cut.
         padding_rows: Padding rows computed.
         operands: Operand slots of all chunks.
-        operands_in_place: Those of them that are one contiguous, ordered slice.
+        operands_in_place: Operand slots that are one contiguous, ordered slice.
         operand_bytes: Bytes that the nodes read from the arenas.
-        in_place_bytes: Those of them that lie in place.
-        sliced_bytes: Those of them that the program reads as slices; it gathers the
-            others, since a program has loops for few combinations of slices.
+        in_place_bytes: Operand bytes that are in place.
+        sliced_bytes: In-place bytes that the program reads as slices. It gathers the
+            others, because it has loops for few combinations of slices only.
         arena_bytes: Bytes of all arenas, without the bucket's headroom.
         plan_ms: Time to schedule and to lay out.
         cached: Whether schedule and layout came from the cache.
@@ -71,7 +71,7 @@ def make_report(
     sliced_bytes: int = 0,
     plan_ms: float = 0.0,
 ) -> tuple[PlanReport, np.ndarray]:
-    """Counts what a laid out schedule costs.
+    """Counts the costs of a laid out schedule.
 
     Args:
         graph: The graph.
@@ -81,7 +81,7 @@ def make_report(
         plan_ms: Time to schedule and to lay out.
 
     Returns:
-        The counts; `edbatch.memory_planner.report_memory` has more. And the rows that
+        The counts (`edbatch.memory_planner.report_memory` has more), and the rows that
         chunks of each type compute, ``[T] int64``. Time O(C) in the number of chunks.
     """
     num_kinds, avals = len(layout.arena_rows), graph.types.avals
@@ -130,7 +130,7 @@ def _count(
     instance_nodes, node_type, schedule_order, batch_start, order, chunk_start,
     chunk_size, chunk_width, in_place, num_operands, slot_bytes,
 ):  # fmt: skip
-    """Counts nodes; batches of recorded ones, padding, operands and bytes; and rows."""
+    """Counts nodes; batches of recorded nodes, padding, operands, bytes; and rows."""
     nodes = np.int64(0)
     for each in instance_nodes:
         nodes += each

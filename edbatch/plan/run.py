@@ -27,7 +27,7 @@ from edbatch.plan.plan import Plan
 
 
 def run_plan(params: Any, plan: Plan, rng: Any = None) -> Any:
-    """Runs a plan and collects what the model returned for each instance.
+    """Runs a plan and collects the model's output for each instance.
 
     Args:
         params: The model's parameters, of the shapes that it was recorded with.
@@ -38,8 +38,8 @@ def run_plan(params: Any, plan: Plan, rng: Any = None) -> Any:
         The model's pytree with a leading axis over instances.
 
     Raises:
-        PlanError: The parameters have other shapes than those that were recorded, or
-            a cell needs a key and there is none.
+        PlanError: The shapes of the parameters are not those that the model was
+            recorded with, or a cell needs a key and there is none.
         CellError: `rng` is not a key.
 
     Example:
@@ -57,7 +57,7 @@ def run_plan(params: Any, plan: Plan, rng: Any = None) -> Any:
 
 
 def run_packed(packed: dict[int, Packed], plan: Plan, rng: Any = None) -> Any:
-    """As `run_plan`, from packed parameters; without a gradient.
+    """As `run_plan`, but from packed parameters and without a gradient.
 
     Args:
         packed: The packed parameters, from `ProgramShape.pack`.
@@ -74,7 +74,7 @@ def run_packed(packed: dict[int, Packed], plan: Plan, rng: Any = None) -> Any:
 
 
 def run_forward(params: Any, plan: Plan, rng: Any = None) -> tuple[Any, Taped]:
-    """As `run_plan`, and returns what `run_from_residuals` reads for the backward pass.
+    """As `run_plan`, but also returns the residuals for `run_from_residuals`.
 
     Args:
         params: As for `run_plan`.
@@ -82,7 +82,7 @@ def run_forward(params: Any, plan: Plan, rng: Any = None) -> tuple[Any, Taped]:
         rng: As for `run_plan`.
 
     Returns:
-        The results, and what the backward pass reads.
+        The results, and the residuals that the backward pass reads.
 
     Raises:
         EdbatchError: As `run_plan`; or the plan overwrites values.
@@ -95,16 +95,16 @@ def run_forward(params: Any, plan: Plan, rng: Any = None) -> tuple[Any, Taped]:
 
 
 def run_from_residuals(taped: Taped, params: Any, plan: Plan, rng: Any = None) -> Any:
-    """Has the derivatives of `run_plan`, computed from what the forward pass kept.
+    """A function with the derivatives of `run_plan`, computed from its residuals.
 
     Args:
-        taped: What `run_forward` returned.
+        taped: The residuals that `run_forward` returned.
         params: As for `run_forward`.
         plan: As for `run_forward`.
         rng: As for `run_forward`.
 
     Returns:
-        What `run_forward` returned, but zeros in place of what cells compute.
+        The results of `run_forward`, but with zeros for all values that cells compute.
     """
     program, pools = _checked(params, plan, rng)
     kinds, rows = _values_of(plan)
@@ -136,7 +136,7 @@ def compute_results_and_lookups(
     tables: tuple[Table, ...] = (),
     probes: tuple[Array, ...] = (),
 ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-    """As `compute_results`, and tells which rows of tables were looked up.
+    """As `compute_results`, but also returns which rows of tables were looked up.
 
     Args:
         params: The model's parameters.
@@ -146,7 +146,7 @@ def compute_results_and_lookups(
         probes: Their probes; see `edbatch.gradient.tables`.
 
     Returns:
-        The results, and the numbers of rows, ``[S] int32`` for each table.
+        The results, and the row numbers looked up, ``[S] int32`` for each table.
 
     Raises:
         EdbatchError: As `run_plan`.
@@ -178,17 +178,17 @@ def _assembled(plan: Plan, found: tuple[Array, ...]) -> Any:
 
 
 def _values_of(plan: Plan) -> tuple[tuple[int, ...], tuple[Array, ...]]:
-    """The array kinds and rows of results that cells compute."""
+    """Returns the array kinds and rows of the results that cells compute."""
     leaves = zip(plan.shape.result.tree.leaves, plan.rows, strict=True)
     values = [(kind, own) for (source, kind), own in leaves if source == "value"]
     return tuple(kind for kind, _ in values), tuple(own for _, own in values)
 
 
 def _with_externals(plan: Plan, found: tuple[Array, ...]) -> tuple[Array, ...]:
-    """All results: those that cells computed, and external inputs."""
+    """Returns all results: values computed by cells, and external inputs."""
     values = iter(found)
     leaves = zip(plan.shape.result.tree.leaves, plan.rows, strict=True)
-    # The pools of a plan that a trace closes over are NumPy's.
+    # The pools of a plan that a trace closes over are NumPy arrays.
     return tuple(
         next(values)
         if source == "value"
@@ -203,7 +203,7 @@ def take_results(
     """Gathers the leaves of a result on the device.
 
     Args:
-        shape: Its static part.
+        shape: The static part of the result.
         rows: Padded rows per leaf.
         arenas: Values by array kind.
         pools: External inputs by array kind.

@@ -1,4 +1,4 @@
-"""A plan's run as `edbatch.gradient.asked_tables` asks for it."""
+"""A plan's run as a `TableRun` of `edbatch.gradient.asked_tables`."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ class PlanTableRun(NamedTuple):
         return new_probes(self.plan.shape.program, tables, params)
 
     def results(self) -> Any:
-        """Returns what `run` returns, of zeros."""
+        """Returns zeros of the same shapes as the results of `run`."""
         shape, plan = self.plan.shape, self.plan
         return assembled_zeros(
             shape.result, shape.program.types, plan.rows, plan.lengths
@@ -56,7 +56,7 @@ def assembled_zeros(
     rows: Sequence[Array],
     lengths: tuple[Array, ...],
 ) -> Any:
-    """Returns results of the shapes that a run has, of zeros.
+    """Returns zeros of the same shapes as the results of a run.
 
     Args:
         shape: The static part of the result.

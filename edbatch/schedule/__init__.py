@@ -1,7 +1,8 @@
 """Scheduling: from a graph to a sequence of batches.
 
 Compiled by Numba, the greedy heuristic takes 0.035 to 0.057 µs per node of a minibatch,
-a fifth to a third of its plan (`experiments/planning_speed.py`, docs/results.md).
+a fifth to a third of the time to plan it (`experiments/planning_speed.py`,
+docs/results.md).
 """
 
 from edbatch.schedule.frontier import FrontierState, run_type, start_frontier

@@ -5,8 +5,8 @@ inside one array: ``queue[type_start[t] + head[t] : type_start[t] + tail[t]]``. 
 a type takes its whole queue as one batch. All policies, the environment and training
 share these functions; running a whole schedule is linear in nodes and edges.
 
-Nodes join a queue in the order in which their last operand was computed, so operands
-of a batch tend to stand in the batch's own order.
+Nodes join a queue in the order in which their last operand was computed, so the
+operands of a batch tend to be in the batch's own order.
 """
 
 from typing import NamedTuple
@@ -47,7 +47,7 @@ class FrontierState(NamedTuple):
     tail: np.ndarray  # [T] int32
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         ready, ran = int((self.tail - self.head).sum()), int(self.head.sum())
         return f"<FrontierState: {ready} nodes are ready, {ran} have run>"
 
@@ -82,7 +82,7 @@ def new_frontier(
 ) -> FrontierState:
     """As `start_frontier`, from arrays; arguments as in `FrontierState`."""
     # Compiled functions return plain tuples to Python: Numba crashes the process if a
-    # signal (Ctrl-C) arrives while it builds a named one.
+    # signal (Ctrl-C) arrives while it builds a named tuple.
     return FrontierState(
         *_start(node_type, consumer_start, consumers, indegree, num_types)
     )
@@ -97,7 +97,7 @@ def compiled_frontier(
 ) -> FrontierState:
     """As `start_frontier`, for compiled callers; arguments as in `GraphStructure`.
 
-    In one pass less over the nodes than to find their readers first.
+    Takes one pass over the nodes fewer than finding their readers first.
     """
     n = len(node_type)
     start = np.zeros(n + 1, np.int32)
@@ -130,7 +130,7 @@ def _start(node_type, consumer_start, consumers, indegree, num_types):
 
 @kernel
 def _queues(node_type, missing, num_types):
-    """Returns the queues at the start, where each begins, and heads and tails."""
+    """Returns the initial queues, the start of each, and the heads and tails."""
     n = len(node_type)
     type_start = np.zeros(num_types + 1, np.int32)
     for v in range(n):

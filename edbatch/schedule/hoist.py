@@ -1,9 +1,10 @@
-"""A scheduled graph with the products of external inputs hoisted out of its nodes.
+"""Hoists the products of external inputs out of the nodes of a scheduled graph.
 
-Each node of a type that is divided (see `edbatch.cell.hoisted_types`) gets one node
-before it, which precomputes from the external inputs what the rest of the cell needs of
-them. These run first, one batch per type, in the order in which the schedule runs their
-readers: so each batch reads its part of them as one slice. Policies see none of this.
+Each node of a divided type (see `edbatch.cell.hoisted_types`) gets an additional node
+before it, which precomputes the part of the cell that depends on external inputs. The
+new nodes run first, one batch per type, in the order in which the schedule runs their
+readers, so each batch reads its precomputed part as one slice. Policies see none of
+this.
 """
 
 from dataclasses import replace
@@ -24,8 +25,8 @@ class Numbers(NamedTuple):
     """The positions of a model's ``T`` types in the table of types as they run.
 
     Attributes:
-        rest: Of each type, or of the part of it that is not hoisted.
-        hoisted: Of its hoisted part, or `NONE`.
+        rest: Position of each type, or of the part of it that is not hoisted.
+        hoisted: Position of the hoisted part of each type, or `NONE`.
     """
 
     rest: np.ndarray  # [T] int32
@@ -37,28 +38,28 @@ class DividedTypes(Protocol):
 
     @property
     def table(self) -> TypeTable:
-        """These types."""
+        """The table of these types."""
 
     def numbers(self, batch_type: np.ndarray, batch_size: np.ndarray) -> Numbers | None:
-        """Returns where each recorded type is among them.
+        """Returns the position of each recorded type among the types as they run.
 
         Args:
-            batch_type: The types of a minibatch's batches; ``[S] int32``.
-            batch_size: Their numbers of nodes; ``[S]``.
+            batch_type: The type of each of a minibatch's batches; ``[S] int32``.
+            batch_size: The number of nodes of each batch; ``[S]``.
 
         Returns:
             The positions; None if no type is divided or shared.
         """
 
     def node_members(self, graph: DataflowGraph) -> np.ndarray | None:
-        """Returns whose parameters the nodes of a recorded graph read.
+        """Returns which member's parameters each node of a recorded graph reads.
 
         Args:
             graph: The graph.
 
         Returns:
-            The position of each node in its family; None if no type has one.
-            ``[N] int32``.
+            The member of each node, by its position in the family; None if no type has
+            a family. ``[N] int32``.
         """
 
 
@@ -73,10 +74,10 @@ def hoist(
         types: The types as they run.
 
     Returns:
-        The graph of these types, and its schedule; the same graph and schedule while no
-        type is divided or shared. Nodes and values keep their numbers; the new ones
-        come after them, though they run before, and belong to no instance, so the
-        number of instances' nodes is unchanged.
+        The graph of the types as they run, and its schedule; the same graph and
+        schedule if no type is divided or shared. Nodes and values keep their numbers.
+        New nodes are numbered after them, although they run before, and belong to no
+        instance, so the number of nodes of each instance is unchanged.
     """
     start, kind = schedule.batch_start, schedule.batch_type
     sizes = np.diff(start)
@@ -132,8 +133,8 @@ def split_members(graph: DataflowGraph, schedule: Schedule) -> Schedule:
         schedule: Its schedule.
 
     Returns:
-        A schedule in which each batch reads those of one member; nodes of one member
-        keep their order. Time O(N log N).
+        A schedule in which each batch reads the parameters of one member; nodes of one
+        member keep their order. Time O(N log N).
     """
     if graph.node_member is None or not schedule.num_batches:
         return schedule
@@ -154,21 +155,21 @@ def split_members(graph: DataflowGraph, schedule: Schedule) -> Schedule:
 class _Numbers(NamedTuple):
     """Numbers of types as they run: ``T`` were recorded, ``R`` run."""
 
-    rest: np.ndarray  # [T] int32, of what runs in place of a recorded type
-    hoisted: np.ndarray  # [T] int32, of what is hoisted out of it, or NONE
-    outputs: np.ndarray  # [R] int32, outputs of each type that runs
+    rest: np.ndarray  # [T] int32, type that runs in place of a recorded type
+    hoisted: np.ndarray  # [T] int32, type that is hoisted out of it, or NONE
+    outputs: np.ndarray  # [R] int32, number of outputs of each type that runs
 
 
 @kernel
 def _divide(order, start, batches, added, numbers, nodes):
-    """Makes the arrays of the divided graph; new nodes by the order of ``batches``."""
+    """Makes the arrays of the divided graph; new nodes in the order of ``batches``."""
     rest, hoisted, outputs = numbers
     node_type, operand_start, operands, external_start, external_rows = nodes[:5]
     n = len(node_type)
     num_values = nodes.value_start[n]
     types = np.empty(n + added, np.int32)
-    origin = np.arange(n + added).astype(np.int32)  # the recorded node of each
-    first_value = np.full(n, -1, np.int32)  # of the node hoisted out of each
+    origin = np.arange(n + added).astype(np.int32)  # the recorded node of each node
+    first_value = np.full(n, -1, np.int32)  # of the node that is hoisted out of it
     rows = len(external_rows)
     slots = len(operands)
     node = n

@@ -1,4 +1,4 @@
-"""Ctrl-C at a safe moment, and always as `KeyboardInterrupt`."""
+"""Handles Ctrl-C: defers it to a safe moment, and raises `KeyboardInterrupt` always."""
 
 import signal
 import threading
@@ -10,13 +10,14 @@ _Handler = Callable[[int, FrameType | None], object]
 
 
 def is_ctrl_c(error: BaseException) -> bool:
-    """Tells whether an exception is Ctrl-C, and not one that a user's code raised.
+    """Returns whether an exception is Ctrl-C, and not one raised by the user's code.
 
     Args:
         error: The exception, in the thread in which it was raised.
 
     Returns:
-        Whether it is a `KeyboardInterrupt` of the main thread, where alone Ctrl-C acts.
+        Whether it is a `KeyboardInterrupt` of the main thread, the only thread that
+        receives Ctrl-C.
 
     Example:
         >>> is_ctrl_c(KeyboardInterrupt()), is_ctrl_c(SystemExit())
@@ -27,13 +28,13 @@ def is_ctrl_c(error: BaseException) -> bool:
 
 
 class _Deferral:
-    """A handler that notes Ctrl-C, and hands the second on, unless it is held."""
+    """A handler that records Ctrl-C, and passes on the second one unless it is held."""
 
     def __init__(self, before: _Handler) -> None:
         self.before = before
         self.pressed = False
         self.pressed_again = False
-        self.holds = 0  # blocks that hold back the second, too
+        self.holds = 0  # number of blocks that hold back the second Ctrl-C, too
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if getattr(self.before, "is_ignored", False):
@@ -51,7 +52,7 @@ class _Deferral:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Holds back the second as well; it acts at the end of the block."""
+        """Holds back the second Ctrl-C, too; it acts at the end of the block."""
         self.holds += 1
         try:
             yield
@@ -66,18 +67,18 @@ class _Deferral:
 def deferred_interrupt(*, short: bool = False) -> Iterator[Callable[[], None]]:
     """Defers Ctrl-C: to the end of the block, or to safe moments within it.
 
-    For what must not be cut in two, such as writing a file, and for compiled code,
-    which in its midst may not survive an exception. A second Ctrl-C acts at once, in
-    case that a safe moment does not come. A block within another leaves Ctrl-C to the
-    end of the outer one. Where Ctrl-C is ignored, it remains so.
+    For operations that must not be interrupted, such as writing a file, and for
+    compiled code, which may not survive an exception while it runs. A second Ctrl-C
+    acts at once, in case no safe moment comes. A block within another leaves Ctrl-C to
+    the end of the outer one. Where Ctrl-C is ignored, it remains so.
 
     Args:
-        short: The block ends by itself within moments: a second Ctrl-C is deferred to
-            its end, too.
+        short: Whether the block ends by itself within moments; if so, a second Ctrl-C
+            is deferred to its end, too.
 
     Yields:
         A function to call at safe moments; it raises `KeyboardInterrupt` if Ctrl-C was
-        pressed, which has had its effect with that.
+        pressed. The Ctrl-C is handled then.
 
     Example:
         >>> with deferred_interrupt() as check:
@@ -105,10 +106,10 @@ def deferred_interrupt(*, short: bool = False) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def keyboard_interrupts() -> Iterator[None]:
-    """Raises `KeyboardInterrupt` also where compiled code has made another error of it.
+    """Raises `KeyboardInterrupt` even if compiled code turned it into another error.
 
     Numba calls Python for each array that a compiled function returns. Ctrl-C raises
-    `KeyboardInterrupt` there; Numba goes on, and Python reports a `SystemError`.
+    `KeyboardInterrupt` there; Numba continues, and Python reports a `SystemError`.
 
     Raises:
         KeyboardInterrupt: The block was interrupted.
@@ -137,4 +138,4 @@ def _in_main_thread() -> bool:
 
 
 def _nothing() -> None:
-    """Has nothing to check."""
+    """Does nothing: no Ctrl-C is deferred."""

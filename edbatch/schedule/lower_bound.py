@@ -1,7 +1,7 @@
 """The lower bound on the number of batches of any schedule.
 
-Nodes of one type on one path depend on each other, so they need as many batches of
-that type as the path has of them. Summed over types: no schedule has fewer batches
+Nodes of one type on one path depend on each other, so they need one batch of that type
+each. Summed over types, the largest number of such nodes on any path is a lower bound
 (ED-Batch, Chen et al., ICML 2023, section 2). Time O(T (N + E)), space O(N + T B).
 """
 
@@ -14,16 +14,16 @@ from edbatch.kernel import kernel
 
 
 def longest_chains(structure: GraphStructure) -> np.ndarray:
-    """Counts, per type, the nodes of that type on the path that has most of them.
+    """Returns, for each type, the largest number of its nodes on any path.
 
     Args:
         structure: A graph of T types.
 
     Returns:
-        ``[T] int32``. For independent graphs run together it is the maximum of theirs.
+        ``[T] int32``. For independent graphs run together, the maximum over the graphs.
 
     Raises:
-        PlanError: It is no graph.
+        PlanError: ``structure`` is not a graph.
 
     Example:
         >>> from edbatch.schedule.examples import chain
@@ -40,7 +40,7 @@ def longest_chains(structure: GraphStructure) -> np.ndarray:
 
 
 def lower_bound(structure: GraphStructure) -> int:
-    """Returns a number of batches that no schedule of a graph goes below.
+    """Returns a lower bound on the number of batches of any schedule of a graph.
 
     Args:
         structure: The graph.
@@ -49,7 +49,7 @@ def lower_bound(structure: GraphStructure) -> int:
         The sum of `longest_chains`.
 
     Raises:
-        PlanError: It is no graph.
+        PlanError: ``structure`` is not a graph.
 
     Example:
         >>> from edbatch.schedule.examples import chain

@@ -1,4 +1,4 @@
-"""The protocol of policies, which schedule graphs."""
+"""The `Policy` protocol for scheduling graphs, and a base class for policies."""
 
 from dataclasses import replace
 from functools import wraps
@@ -72,7 +72,7 @@ class Frontier:
         self._state = state
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         ready, left = int(self.sizes.sum()), int(self.remaining.sum())
         return f"<Frontier: {ready} nodes are ready of {left} that remain>"
 
@@ -104,7 +104,7 @@ class Frontier:
 
 
 class FrontierPolicy:
-    """A policy that looks at the frontier and names a type; subclass and override.
+    """A policy that chooses a type from the frontier; subclass and override `choose`.
 
     Example:
         >>> class LargestFirst(FrontierPolicy):
@@ -119,7 +119,7 @@ class FrontierPolicy:
     name = "frontier"
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         return f"{type(self).__name__}()"
 
     def choose(self, frontier: Frontier) -> int:
@@ -156,7 +156,7 @@ class FrontierPolicy:
             The schedule.
 
         Raises:
-            PolicyError: `choose` named a type that is not on the frontier, or none.
+            PolicyError: `choose` returned a type without frontier nodes, or no type.
         """
         state = start_frontier(structure)
         batches: list[tuple[int, int, int]] = []
@@ -184,19 +184,19 @@ class FrontierPolicy:
 
 
 def is_policy(value: object) -> bool:
-    """Whether an object follows the protocol `Policy`."""
-    # A policy class has the attributes of the protocol too.
+    """Whether an object implements the protocol `Policy`."""
+    # A policy class has the attributes of the protocol, too.
     return isinstance(value, Policy) and not isinstance(value, type)
 
 
 def require_policy(value: object) -> None:
-    """Checks that an object follows the protocol `Policy`.
+    """Checks that an object implements the protocol `Policy`.
 
     Args:
         value: The object.
 
     Raises:
-        PolicyError: It does not.
+        PolicyError: It does not implement the protocol.
     """
     if not is_policy(value):
         raise PolicyError(
@@ -210,10 +210,11 @@ _MARK = "_schedules_are_valid"
 
 
 def schedules_are_valid(policy_class: PolicyClass) -> PolicyClass:
-    """Marks a class of policies whose schedules need no check; not its subclasses.
+    """Marks a policy class, without its subclasses, whose schedules need no check.
 
-    Those of a policy that wraps another, its attribute `policy`, are as valid as this.
-    What it is asked to schedule is checked instead: compiled code trusts it.
+    The schedules of a policy that wraps another, its attribute `policy`, are as valid
+    as those of the wrapped policy. The graphs passed to `schedule` are checked instead,
+    because compiled code trusts them.
 
     Args:
         policy_class: The class.
@@ -235,7 +236,7 @@ def schedules_are_valid(policy_class: PolicyClass) -> PolicyClass:
 
 
 def needs_check(policy: Any) -> bool:
-    """Whether a policy, or one that it wraps, may return what is no valid schedule."""
+    """Whether a policy, or one that it wraps, may return an invalid schedule."""
     while policy is not None:
         if _MARK not in vars(type(policy)):
             return True
@@ -246,18 +247,18 @@ def needs_check(policy: Any) -> bool:
 def reject_invalid(
     schedule: Schedule, structure: GraphStructure, policy: Policy
 ) -> Schedule:
-    """Checks what a policy of somebody else returned.
+    """Checks the schedule that a third-party policy returned.
 
     Args:
-        schedule: What it returned.
-        structure: For which graph.
+        schedule: The schedule that the policy returned.
+        structure: The graph that it was made for.
         policy: The policy.
 
     Returns:
-        The schedule, its arrays in contiguous int32, which compiled code reads.
+        The schedule, its arrays as contiguous int32 for compiled code.
 
     Raises:
-        PolicyError: It is no schedule of this graph.
+        PolicyError: It is not a valid schedule of this graph.
     """
     name = getattr(policy, "name", type(policy).__name__)
     if not isinstance(schedule, Schedule):

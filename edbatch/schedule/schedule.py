@@ -9,15 +9,15 @@ from edbatch.graph.structure import GraphStructure
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """``S`` batches that together hold each of ``N`` nodes once.
+    """``S`` batches that together contain each of ``N`` nodes once.
 
     Attributes:
         order: Nodes in the order in which they run.
         batch_start: First position in ``order`` of each batch, and the end.
         batch_type: Type of each batch.
         policy: Name of the policy that made it.
-        unseen_states: How many batches a learned policy had to choose by its fallback
-            because training never saw the state.
+        unseen_states: Number of batches that a learned policy chose by its fallback,
+            because the state did not occur in training.
 
     Example:
         >>> from edbatch.policies import Greedy
@@ -34,7 +34,7 @@ class Schedule:
     unseen_states: int = field(default=0)
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         own = f" by {self.policy}" if self.policy else ""
         return f"<Schedule{own}: {len(self.order)} nodes, {self.num_batches} batches>"
 
@@ -45,14 +45,15 @@ class Schedule:
 
 
 def check_schedule(schedule: Schedule, structure: GraphStructure) -> None:
-    """Checks that a schedule runs every node once, after all that it reads.
+    """Checks that a schedule runs every node once, after all its operands.
 
     Args:
         schedule: The schedule.
         structure: The graph that it was made for.
 
     Raises:
-        AssertionError: It does not; the message names the first offending node.
+        AssertionError: The schedule is invalid; where a node is at fault, the message
+            names the first one.
 
     Example:
         >>> from edbatch.policies import Depth

@@ -1,14 +1,14 @@
 """The ratio of ED-Batch's sufficient condition, kept up to date during execution.
 
 For a type a, the *heads* of a are the remaining nodes of type a that have no remaining
-ancestor of type a. Where all heads stand on the frontier (|frontier nodes of a| /
-|heads of a| = 1), some optimal schedule runs a next (Chen et al., ICML 2023, section
-2.3). The greedy policy takes the type with the largest ratio, and training rewards it.
+ancestor of type a. If all heads are on the frontier (|frontier nodes of a| / |heads of
+a| = 1), some optimal schedule runs a next (Chen et al., ICML 2023, section 2.3). The
+greedy policy takes the type with the largest ratio, and training rewards it.
 
-A node is *clear* of a once no remaining node of type a is on a path into it or is the
-node itself; ``blocked[a, v]`` counts the operands of v that are not clear of a, so a
-node of type a is a head when its count is 0. When nodes of a run, being clear spreads
-along edges, each at most once per type: time O(T E) in all, space O(T N).
+A node is *clear* of a if neither the node itself nor any node on a path into it is a
+remaining node of type a. ``blocked[a, v]`` counts the operands of v that are not clear
+of a, so a node of type a is a head if its count is 0. When nodes of a run, being clear
+spreads along edges, along each at most once per type: time O(T E) in all, space O(T N).
 """
 
 from typing import NamedTuple
@@ -23,8 +23,8 @@ class HeadState(NamedTuple):
     """Heads of each of ``T`` types among ``N`` nodes; updated in place.
 
     Attributes:
-        blocked: Operands of each node that are not clear of each type; not kept of a
-            type all of whose remaining nodes are on the frontier.
+        blocked: Operands of each node that are not clear of each type; not kept for
+            types all of whose remaining nodes are on the frontier.
         heads: Number of heads of each type.
         stack: Scratch.
 
@@ -38,19 +38,19 @@ class HeadState(NamedTuple):
     stack: np.ndarray  # [N] int32
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         return f"<HeadState: {int(self.heads.sum())} heads of {len(self.heads)} types>"
 
 
 @kernel
 def new_heads(state: FrontierState) -> HeadState:
-    """Computes heads from the present state of an execution; for compiled callers.
+    """Computes the heads in the current state of an execution; for compiled callers.
 
     Args:
         state: A `FrontierState`, at its start or later.
 
     Returns:
-        `HeadState` for it.
+        The `HeadState` for this state.
     """
     n = len(state.node_type)
     num_types = len(state.head)
@@ -67,7 +67,7 @@ def new_heads(state: FrontierState) -> HeadState:
     for a in range(num_types):
         remaining = remaining_size(state, a)
         if remaining == frontier_size(state, a):
-            heads.heads[a] = remaining  # they run together, and then none remains
+            heads.heads[a] = remaining  # all run in one batch, and none remains
             continue
         for v in range(n):
             if ran[v]:
@@ -88,7 +88,7 @@ def start_heads(state: FrontierState) -> HeadState:
         state: A `FrontierState`, at its start or later.
 
     Returns:
-        `HeadState` for it.
+        The `HeadState` for this state.
     """
     return HeadState(*_new_heads_arrays(state))
 
@@ -103,14 +103,14 @@ def _new_heads_arrays(state):
 def update_heads(
     heads: HeadState, state: FrontierState, chosen: int, first: int, last: int
 ) -> None:
-    """Follows one call of `run_type`.
+    """Updates the heads after one call of `run_type`.
 
     Args:
         heads: `HeadState`; updated.
         state: The `FrontierState` after the call.
         chosen: The type that ran.
         first: First place of the batch in ``state.queue``.
-        last: Its end.
+        last: Last place of the batch (exclusive).
     """
     if remaining_size(state, chosen) == 0:
         heads.heads[chosen] = 0
@@ -142,7 +142,7 @@ def ratio(heads: HeadState, state: FrontierState, t: int) -> float:
 
 @kernel
 def best_ratio(heads: HeadState, state: FrontierState) -> int:
-    """Returns the frontier type with the largest ratio, the first of equals."""
+    """Returns the frontier type with the largest ratio; ties go to the first one."""
     best = -1
     best_value = 0.0
     for t in range(len(heads.heads)):

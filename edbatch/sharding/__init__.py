@@ -1,8 +1,8 @@
-"""Sharding: one minibatch on several devices, each with a plan of its own.
+"""Sharding: one minibatch on several devices, each with its own plan.
 
 Two devices on two cores run the forward pass of tree-LSTMs 1.45 to 1.6 times as fast as
-one device on both, gradients up to 1.17 times (`experiments/scaling.py`,
-docs/results.md); `edbatch.choose_devices` measures which way is faster for a model.
+one device on both cores, gradients up to 1.17 times (`experiments/scaling.py`,
+docs/results.md); `edbatch.choose_devices` measures which is faster for a model.
 """
 
 from edbatch.sharding.balance import balance, predict_work

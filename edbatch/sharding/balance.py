@@ -1,13 +1,13 @@
-"""Assignment of instances to devices, balanced by predicted work.
+"""Assigns instances to devices, balanced by predicted work.
 
 Longest processing time first (Graham, Bounds on multiprocessing timing anomalies,
-1969): take the instances by falling work, each to the device that has least so far. The
-busiest device then has at most 4/3 of the work that it has in the best split; with many
-instances that are small beside a device's share, as in minibatches, much less. Time
-O(n log n) for n instances.
+1969): take the instances in descending order of work, and assign each to the device
+with the least work so far. The busiest device then has at most 4/3 of the work of the
+busiest device in the best split; with many instances that are small compared with a
+device's share, as in minibatches, much less. Time O(n log n) for n instances.
 
 Work grows with a device's instances. The fixed cost of a batch, however few nodes are
-in it does not: each device pays it for every batch, so it is left out.
+in it, does not: each device pays it for every batch, so it is left out.
 """
 
 import heapq
@@ -19,7 +19,7 @@ from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.type_table import TypeTable
 from edbatch.policies.cost.model import CostModel
 
-_LEAST_SHARE = 0.01  # of the dearest type's cost: the minimum relative cost
+_LEAST_SHARE = 0.01  # minimum cost of a type, relative to the most expensive type
 
 
 def predict_work(
@@ -32,14 +32,14 @@ def predict_work(
     Args:
         recordings: The recordings of one model.
         types: Its types.
-        costs: Measured costs: a node counts with the time that it adds to a batch of
-            its type. Without them each node counts 1.
+        costs: Measured costs: the work of a node is the time that it adds to a batch of
+            its type. Without costs, each node counts as 1.
 
     Returns:
         Microseconds, or numbers of nodes; positive, ``[R] float64``.
 
     Raises:
-        PolicyError: The costs are those of other cells.
+        PolicyError: The costs are for other cells.
 
     Example:
         >>> import edbatch as eb
@@ -60,7 +60,7 @@ def predict_work(
 
 
 def balance(work: np.ndarray, devices: int) -> np.ndarray:
-    """Splits instances over devices so that all are busy for about as long.
+    """Splits instances over devices so that all are busy for about the same time.
 
     Args:
         work: Predicted work of each instance; ``[R] float64``.

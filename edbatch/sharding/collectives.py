@@ -1,10 +1,10 @@
 """Sums and gathers over the devices of a mesh, in few collective operations.
 
-On a CPU the devices meet anew for every array of a collective operation, also where
-XLA has combined several into one with many operands: 24 small parameters of a
-tree-LSTM took 1.8 ms to add up, as one vector 0.2 ms (two devices on two cores;
-``python experiments/scaling.py`` shows the whole). Frameworks of data-parallel training
-call such a vector a bucket (Li et al., PyTorch Distributed, VLDB 2020, section 3.2.2).
+On a CPU the devices synchronize for every array of a collective operation, even if XLA
+has combined several operations into one with many operands: summing 24 small parameters
+of a tree-LSTM took 1.8 ms, as one vector 0.2 ms (two devices on two cores; ``python
+experiments/scaling.py`` shows the whole). Frameworks for data-parallel training call
+such a vector a bucket (Li et al., PyTorch Distributed, VLDB 2020, section 3.2.2).
 """
 
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-# A larger array is sent on its own: to copy it costs more than to meet once more, but
-# for complex ones, see `buckets`.
+# A larger array is sent on its own: copying it costs more than synchronizing once more.
+# Complex arrays are an exception, see `buckets`.
 MOST_BYTES = 1 << 20
 
 
 class _Parts(NamedTuple):
-    """What is joined to a vector: shapes and their dtype. Complex numbers are pairs."""
+    """Shapes and dtype of arrays joined to a vector, with complex numbers as pairs."""
 
     shapes: tuple[tuple[int, ...], ...]
     dtype: np.dtype[Any]
@@ -45,16 +45,16 @@ class _Parts(NamedTuple):
 
 
 def buckets(leaves: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
-    """Divides small arrays of floating point numbers by dtype.
+    """Groups small arrays of floating point numbers by dtype.
 
     Args:
-        leaves: Arrays, or what has a shape and a dtype.
+        leaves: Arrays, or objects with a shape and a dtype.
 
     Returns:
-        Which leaves share a vector; those that do not are in none. A complex one has a
-        vector of its own if it shares none: XLA ends the process where it adds up
-        complex zeros that it knows to be zeros, as the gradient of what nobody reads,
-        on a CPU.
+        Numbers of the leaves that share a vector; leaves that share none are left out.
+        Complex leaves that share none get a vector of their own: on a CPU, XLA aborts
+        the process if it sums complex zeros that it knows to be zero, such as the
+        gradient of an unused parameter.
     """
     found: dict[np.dtype[Any], list[int]] = {}
     alone: list[tuple[int, ...]] = []
@@ -75,15 +75,15 @@ def buckets(leaves: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
 def detach(leaves: Sequence[Array], bucket: Sequence[int]) -> Array:
     """Returns zeros whose cotangent is that of some leaves, as one vector.
 
-    To be called outside of what runs on each device, with `attach` inside of it: the
-    cotangents of the leaves are added up as one array.
+    Call it outside of the function that runs on each device, and `attach` inside: the
+    cotangents of the leaves are then summed as one array.
 
     Args:
         leaves: The parameters.
-        bucket: Which of them.
+        bucket: Numbers of the leaves.
 
     Returns:
-        As many zeros as these leaves have elements; twice as many of complex ones.
+        As many zeros as these leaves have elements; twice as many for complex leaves.
     """
     chosen = [leaves[k] for k in bucket]
     parts = _Parts.of(chosen)
@@ -100,7 +100,7 @@ def detach(leaves: Sequence[Array], bucket: Sequence[int]) -> Array:
 
 
 def attach(leaves: Sequence[Array], zeros: Array, bucket: Sequence[int]) -> list[Array]:
-    """Sends the cotangents of some leaves to the zeros that `detach` returned.
+    """Routes the cotangents of some leaves to the zeros that `detach` returned.
 
     Args:
         leaves: The parameters, on a device.
@@ -126,15 +126,15 @@ def attach(leaves: Sequence[Array], zeros: Array, bucket: Sequence[int]) -> list
 
 
 def gather(arrays: Sequence[Array], axis: str) -> tuple[Array, ...]:
-    """Gathers arrays of all devices, for results that are the same on each.
+    """Gathers the arrays of all devices, for results that are the same on each.
 
     Args:
-        arrays: A device's own, ``[n, ...]`` each.
+        arrays: The device's own arrays, ``[n, ...]`` each.
         axis: The axis of the mesh.
 
     Returns:
-        Those of all devices, ``[D * n, ...]``. Cotangents have to be the same on all
-        devices, too: each takes its own part of them, and nothing is sent.
+        The arrays of all devices, ``[D * n, ...]``. Cotangents have to be the same on
+        all devices, too: each device takes its own part of them, and nothing is sent.
     """
     joined = buckets(arrays)
     found: dict[int, Array] = {}
@@ -153,7 +153,7 @@ def gather(arrays: Sequence[Array], axis: str) -> tuple[Array, ...]:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _gather_joined(axis: str, own: list[Array]) -> list[Array]:
-    """Gathers arrays of one dtype as one."""
+    """Gathers arrays of one dtype as one array."""
     if len(own) == 1:
         return [lax.all_gather(own[0], axis, tiled=True)]
     rows = lax.all_gather(_join(own), axis)  # [D, elements]
@@ -171,7 +171,7 @@ def _gather_backward(
     place, count = lax.axis_index(axis), lax.axis_size(axis)
 
     def own(length: int, whole: Array) -> Array:
-        # Each device has an equal share of the cotangent of what all have.
+        # Each device has an equal share of the cotangent of a replicated array.
         return count * lax.dynamic_slice_in_dim(whole, place * length, length)
 
     return (list(map(own, lengths, cotangents)),)

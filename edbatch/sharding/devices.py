@@ -1,4 +1,4 @@
-"""The devices that a sharded function runs on."""
+"""Chooses and checks the devices that a sharded function runs on."""
 
 from typing import Any
 
@@ -14,19 +14,20 @@ from edbatch.target import usable_cores
 def use_cpu_devices(count: int | None = None) -> int:
     """Makes JAX see the cores of this machine as several devices.
 
-    XLA runs one small operation on one core at a time; edbatch's sharded functions run
-    one shard on each device. Call it before JAX does anything.
+    XLA runs a small operation on a single core; edbatch's sharded functions run one
+    shard on each device. Call this before JAX does anything.
 
     The rule: a CPU is one device by default, whose wide operations XLA spreads over its
-    cores. Where a loader feeds data, in training and in inference, that is the fastest
-    choice, or as fast with large states. Where the same plans run again, or a single
-    minibatch has to be fast, several devices can be faster; `choose_devices` measures
-    it. What `edbatch.batch` returns runs on one device however many there are: it tells
-    once, at level INFO of the logger ``edbatch`` that there are cores for more, or as a
-    warning that other devices stay idle. `edbatch.Batched.sharded` runs on all.
+    cores. Where a loader feeds data, in training and in inference, this is the fastest
+    choice, or as fast as any with large states. Where the same plans run repeatedly, or
+    a single minibatch has to be fast, several devices can be faster; `choose_devices`
+    measures it. A function returned by `edbatch.batch` runs on one device, however many
+    there are. It logs once that there are cores for more devices (level INFO of the
+    logger ``edbatch``), or that other devices stay idle (a warning).
+    `edbatch.Batched.sharded` runs on all devices.
 
     Args:
-        count: How many devices; one per core that this process may use if None.
+        count: Number of devices; None for one per core that this process may use.
 
     Returns:
         The number of devices.
@@ -60,7 +61,7 @@ def use_cpu_devices(count: int | None = None) -> int:
 
 
 def all_devices() -> Mesh:
-    """Returns a mesh of all devices, those of other processes included.
+    """Returns a mesh of all devices, including those of other processes.
 
     Returns:
         A mesh of one axis, ``"data"``.
@@ -73,13 +74,16 @@ def all_devices() -> Mesh:
 
 
 def automatic(mesh: Mesh) -> Mesh:
-    """Returns a mesh of the same devices, all of whose axes are automatic.
+    """Returns a mesh of the same devices with automatic axes only.
 
-    Those of ``jax.make_mesh`` are explicit: arrays have the mesh in their type, and
-    outside ``jax.set_mesh`` hardly anything can be computed of a result.
+    The axes of ``jax.make_mesh`` are explicit: arrays have the mesh in their type, and
+    outside ``jax.set_mesh`` hardly anything can be computed from a result.
+
+    Args:
+        mesh: The mesh.
 
     Returns:
-        The mesh; equal to the one given if its axes were automatic.
+        The mesh; equal to ``mesh`` if its axes are automatic.
     """
     return Mesh(mesh.devices, mesh.axis_names)
 
@@ -89,11 +93,14 @@ def choose_axis(mesh: Mesh, axis: str | None = None) -> str:
 
     Args:
         mesh: The mesh.
-        axis: Its name; may be left out where there is one axis only.
+        axis: The name of the axis; may be left out if there is only one axis.
+
+    Returns:
+        The name of the axis.
 
     Raises:
-        PlanError: What was given is no mesh of devices; it has several axes and none
-            is named, or none of this name; or no device of this process.
+        PlanError: ``mesh`` is not a mesh of devices; it has several axes and none is
+            named; it has no axis of this name; or it has no device of this process.
     """
     if not isinstance(mesh, Mesh):
         raise PlanError(
@@ -126,8 +133,12 @@ def choose_axis(mesh: Mesh, axis: str | None = None) -> str:
 def check_automatic(params: Any) -> None:
     """Checks that no mesh with explicit axes is in use.
 
+    Args:
+        params: The model's parameters.
+
     Raises:
-        PlanError: There is one, around the call or in the type of a parameter.
+        PlanError: A mesh with explicit axes is set around the call, or is in the type
+            of a parameter.
     """
     rule = (
         "a sharded function leaves the placement of arrays to JAX (axes of type Auto)"

@@ -1,9 +1,9 @@
 """Running a sharded plan: the same program on every device of a mesh.
 
-Each device runs its own plan and gathers its own results; then every device gets those
-of all others, in the order of the user's instances. JAX differentiates this: a
-parameter is the same on all devices, so its cotangent is the sum of theirs; that of a
-large table is added up as rows (`row_sums`).
+Each device runs its own plan and gathers its own results; then every device gets the
+results of all others, in the order of the user's instances. JAX differentiates this: a
+parameter is the same on all devices, so its cotangent is the sum of the devices'
+cotangents; for a large table, this sum is computed as rows (`row_sums`).
 """
 
 from collections.abc import Sequence
@@ -25,13 +25,13 @@ from edbatch.sharding.row_sums import run_with_row_sums, summed_as_rows
 
 
 def run_sharded(params: Any, plan: ShardedPlan, rng: Any = None) -> Any:
-    """Runs a sharded plan and collects what the model returned for each instance.
+    """Runs a sharded plan and collects the model's output for each instance.
 
     Args:
         params: The model's parameters, of the shapes that it was recorded with.
         plan: The plan.
-        rng: The key that the keys of nodes are derived from, if any; on every device
-            the same.
+        rng: The key that the keys of nodes are derived from, if any; the same on every
+            device.
 
     Returns:
         The model's pytree with a leading axis over instances, in the user's order, the
@@ -65,7 +65,7 @@ def run_sharded_and_look_up(
     tables: tuple[Table, ...] = (),
     probes: Probes = (),
 ) -> tuple[Any, Probes]:
-    """As `run_sharded`, and tells which rows of tables were looked up.
+    """As `run_sharded`, but also returns which rows of tables were looked up.
 
     Args:
         params: The model's parameters.
@@ -75,7 +75,7 @@ def run_sharded_and_look_up(
         probes: Their probes, ``[D, S, ...]``; see `edbatch.gradient.tables`.
 
     Returns:
-        The results, and the numbers of rows, ``[D, S] int32`` for each table.
+        The results, and the row numbers looked up, ``[D, S] int32`` for each table.
 
     Raises:
         EdbatchError: As `run_plan`.
@@ -106,8 +106,8 @@ def run_sharded_and_look_up(
         return results, tuple(each[None] for each in looked_up)
 
     zeros = tuple(detach(leaves, bucket) for bucket in shared)
-    # The program's loops carry what is alike on all devices at first (an empty arena)
-    # and differs later, which the check of varying axes does not take.
+    # The program's loops carry values that are the same on all devices at first (an
+    # empty arena) and differ later, which the check of varying axes does not accept.
     found: tuple[Any, Probes] = jax.shard_map(
         run_shard,
         mesh=shape.mesh,
@@ -118,12 +118,12 @@ def run_sharded_and_look_up(
     return found
 
 
-# Outside of jit JAX has no shard_map of functions with symbolic zeros.
+# Outside of jit, JAX does not support shard_map of functions with symbolic zeros.
 _jitted_run = jax.jit(run_sharded_and_look_up, static_argnums=3)
 
 
 class ShardedTableRun(NamedTuple):
-    """The run of a sharded plan, as `edbatch.gradient.asked_tables` asks for it.
+    """The run of a sharded plan, as a `TableRun` of `edbatch.gradient.asked_tables`.
 
     Attributes:
         plan: The plan.
@@ -144,7 +144,7 @@ class ShardedTableRun(NamedTuple):
         return tuple(jnp.zeros((count, *each.shape), each.dtype) for each in own)
 
     def results(self) -> Any:
-        """Returns what `run` returns, of zeros."""
+        """Returns zeros of the same shapes as the results of `run`."""
         plan, types = self.plan, self.plan.shards.shape.program.types
         return assembled_zeros(plan.shape.result, types, plan.rows, plan.lengths)
 
@@ -158,7 +158,7 @@ class ShardedTableRun(NamedTuple):
 
 
 def _take(stack: Array, rows: Array) -> Array:
-    """Reads rows of a stack, counted from 1; zeros where there is none."""
+    """Reads rows of a stack, numbered from 1; zeros where there is no such row."""
     return stack.at[rows - 1].get(
         mode="fill", fill_value=0, wrap_negative_indices=False
     )

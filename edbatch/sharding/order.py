@@ -1,9 +1,9 @@
-"""Results in the order of the user's instances, whatever device computed them.
+"""Puts results into the order of the user's instances, whichever device computed them.
 
-Each device gathers the results of its own instances, padded to a common length. One
-device's after the other's, they form the *stack*, one per leaf of the model's output.
-Which row of it comes where follows from how many elements each recording adds to a
-leaf. The structure of the result is that of the whole minibatch.
+Each device gathers the results of its own instances, padded to a common length.
+Concatenated over the devices they form a *stack*, one per leaf of the model's output.
+The place of each of its rows in the result follows from how many elements each
+recording adds to the leaf. The structure of the result is that of the whole minibatch.
 """
 
 from collections.abc import Sequence
@@ -23,20 +23,19 @@ def order_results(
     shape: ResultShape,
     sizes: Needs,
 ) -> ResultRows:
-    """Finds where in the stacks the results of a minibatch lie.
+    """Finds the rows of the stacks that hold the results of a minibatch.
 
     Args:
         outputs: The outputs of its recordings, aligned, in the user's order.
         lengths: The lengths of all lists of its output.
-        device: The device of each recording, which runs its own in that order;
-            ``[R] int32``.
+        device: The device of each recording; each device runs its recordings in this
+            order. ``[R] int32``.
         stack_rows: Rows that each device adds to a stack, per leaf.
         shape: The static part of the result.
         sizes: Rows of lists in the result, by the names of its bucket.
 
     Returns:
-        Rows of the stacks, counted from 1 and padded with 0, and the lengths of
-        lists.
+        Rows of the stacks, numbered from 1 and padded with 0, and the lengths of lists.
     """
     columns = []
     for k, rows in enumerate(stack_rows):

@@ -20,7 +20,7 @@ from edbatch.target import Option
 
 @dataclass(frozen=True)
 class ShardedShape:
-    """The static part of a sharded plan, beside that of its shards.
+    """The static part of a sharded plan, without that of its shards.
 
     Attributes:
         mesh: The devices.
@@ -43,7 +43,7 @@ class ShardedShape:
     result: ResultShape
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         rows = self.result.instances
         return f"<ShardedShape: {self.count} devices, {rows} rows of results>"
 
@@ -53,7 +53,7 @@ class ShardedShape:
         return int(self.mesh.shape[self.axis])
 
     def here(self) -> set[int]:
-        """Returns the shards whose devices belong to this process."""
+        """Returns the numbers of the shards whose devices belong to this process."""
         sharding = NamedSharding(self.mesh, P(self.axis))
         indices = sharding.addressable_devices_indices_map((self.count,)).values()
         return {_shard_of(each) for each in indices}
@@ -66,15 +66,14 @@ class ShardedPlan:
 
     Attributes:
         shape: The static part.
-        shards: The plans of all devices, of one bucket; every array has a leading axis
-            ``[D, ...]`` and lies on its devices.
+        shards: The plans of all devices, padded to one bucket; every array has a
+            leading axis ``[D, ...]`` that is split over the devices.
         rows: Index of each output row in the all-gathered results, per leaf of the
             model's output; see `edbatch.sharding.order`.
         lengths: Lengths per list of the model's output.
-        num_instances: Instances of the minibatch; the result has a row for each, and
-            rows of padding up to ``N``.
-        report: What the plan costs; not part of the pytree, None after
-            transformations.
+        num_instances: Number of instances in the minibatch; the result has a row for
+            each instance, and padding rows up to ``N``.
+        report: The plan's costs; not part of the pytree, None after transformations.
 
     Example:
         >>> import edbatch as eb
@@ -95,7 +94,7 @@ class ShardedPlan:
     report: ShardedReport | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         rows = self.shape.result.instances
         return f"<ShardedPlan for {self.shape.count} devices: {rows} rows of results>"
 
@@ -104,13 +103,16 @@ class ShardedPlan:
 
         Args:
             tier: "fine" for the fastest program, "coarse" for one that compiles fast.
+
+        Returns:
+            The plan.
         """
         shards = self.shards.in_tier(tier)
         return self if shards is self.shards else replace(self, shards=shards)
 
     @property
     def trace(self) -> int:
-        """The number of the trace that it is in; see `Plan.trace`."""
+        """The number of the trace that the plan is in; see `Plan.trace`."""
         return self.shards.trace
 
     def in_trace(self, number: int) -> "ShardedPlan":
@@ -118,6 +120,9 @@ class ShardedPlan:
 
         Args:
             number: The number of the trace.
+
+        Returns:
+            The plan.
         """
         return replace(self, shards=self.shards.in_trace(number))
 
@@ -142,7 +147,10 @@ class ShardedPlan:
         return tuple(zip(names, arrays, strict=True)), shape
 
     def static_sizes(self) -> dict[str, Any]:
-        """Returns, by name, what a program is compiled for beside shapes of arrays."""
+        """Returns the sizes and options that a program is compiled for, by name.
+
+        Shapes of arrays are not included.
+        """
         return self.shards.static_sizes() | {
             "the number of instances": self.shape.result.instances,
             "the number of devices": self.shape.count,
@@ -157,7 +165,7 @@ class ShardedPlan:
         return self
 
     def __reduce__(self) -> NoReturn:
-        """Raises: devices are of one process."""
+        """Raises `PickleError`: devices belong to one process."""
         raise PickleError(
             "a sharded plan lies on devices of its own process, so it cannot be"
             " pickled; pickle the recordings, and plan them in the other process"
@@ -182,13 +190,13 @@ def place(
 
     Args:
         shape: The mesh and the result.
-        shards: D plans of one bucket, arrays on the host.
-        order: Where results lie.
-        instances: Instances of the minibatch.
-        report: What the plan costs.
+        shards: D plans of one bucket, with arrays on the host.
+        order: As returned by `edbatch.sharding.order.order_results`.
+        instances: Number of instances in the minibatch.
+        report: The plan's costs.
 
     Returns:
-        The sharded plan. Its arrays are sent but not waited for.
+        The sharded plan. The transfers of its arrays are not waited for.
     """
     split = NamedSharding(shape.mesh, P(shape.axis))
     everywhere = NamedSharding(shape.mesh, P())
@@ -214,6 +222,6 @@ def _distribute(parts: Sequence[np.ndarray], sharding: NamedSharding) -> jax.Arr
 
 
 def _shard_of(index: tuple[slice, ...] | None) -> int:
-    """Number of the shard that a device's part of an array is."""
+    """Returns the number of the shard at a device's index into an array."""
     assert index is not None, "every device has a part"
     return index[0].start or 0

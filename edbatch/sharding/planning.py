@@ -1,4 +1,4 @@
-"""The host pipeline for several devices: balance, then one plan each, of one bucket."""
+"""The host pipeline for several devices: balance, then plans for all in one bucket."""
 
 import time
 from collections.abc import Sequence
@@ -25,16 +25,16 @@ from edbatch.sharding.report import ShardedReport
 from edbatch.stream.buckets import INSTANCES
 from edbatch.target import Target, choose_target
 
-_OF_DEVICE = "instances of a device"  # the largest of these numbers, in a bucket
+_OF_DEVICE = "instances of a device"  # dimension of a bucket: the largest such number
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedShards:
-    """All of a sharded plan but the external inputs: it depends on structure alone.
+    """A sharded plan without its external inputs, which depends on structure alone.
 
     Attributes:
-        shards: The plan of each of ``D`` devices; None for one without instances.
-        order: Where results lie.
+        shards: The plan of each of ``D`` devices; None for devices without instances.
+        order: As returned by `order_results`.
         result: Structure of the whole minibatch's result.
     """
 
@@ -55,7 +55,7 @@ class Split(NamedTuple):
 
     Attributes:
         device: The device of each instance; ``[B]``.
-        graphs: The graph of each device's instances; None where it has none.
+        graphs: The graph of each device's instances; None for devices without any.
         work: Predicted work of each instance; ``[B]``.
     """
 
@@ -70,19 +70,19 @@ def split_minibatch(
     options: Options,
     devices: int,
 ) -> Split:
-    """Divides a minibatch so that all devices are busy for about as long.
+    """Divides a minibatch so that all devices are busy for about the same time.
 
     Args:
         recordings: Recordings of its instances.
         state: The state of their model.
-        options: What planning goes by.
+        options: Options of planning.
         devices: Number of devices, D.
 
     Returns:
-        Which device runs what.
+        The split.
 
     Raises:
-        PolicyError: The costs given are those of other cells.
+        PolicyError: The given costs are for other cells.
     """
     work = predict_work(recordings, state.types, options.costs)
     device = balance(work, devices)
@@ -101,12 +101,12 @@ def decide_together(
     options: Options,
     target: Target,
 ) -> None:
-    """Decides about types that are new by a whole minibatch, not by its first part.
+    """Bases decisions about new types on the whole minibatch, not on its first part.
 
     Args:
         recordings: Recordings of its instances.
-        own: What plans of their model are made by.
-        options: What planning goes by.
+        own: The planning state of their model.
+        options: Options of planning.
         target: The kind of device.
 
     Raises:
@@ -135,15 +135,19 @@ def plan_shards(
     """Plans a minibatch for the devices of a mesh.
 
     Args:
-        recordings: Recordings of its instances, at least one, as from `record_each`.
+        recordings: Recordings of its instances, at least one, as returned by
+            `record_each`.
         state: The state of their model.
-        options: What planning goes by.
+        options: Options of planning.
         mesh: The devices.
         axis: The axis of the mesh over which minibatches are split.
         pad_to: As for `edbatch.planning.plan`.
 
+    Returns:
+        The plan.
+
     Raises:
-        EdbatchError: As `edbatch.planning.plan`; or the costs given are those of other
+        EdbatchError: As `edbatch.planning.plan`; or the given costs are for other
             cells.
     """
     start = time.perf_counter()
@@ -239,7 +243,7 @@ def _complete(
     shards: Sequence[Encoded | None],
     graphs: Sequence[DataflowGraph | None],
 ) -> list[Plan]:
-    """Adds external inputs; shards that are empty or of other processes are zeros."""
+    """Adds external inputs; empty shards and those of other processes are zeros."""
     plans: dict[int, Plan] = {}
     here = shape.here()
     for d, (shard, graph) in enumerate(zip(shards, graphs, strict=True)):

@@ -10,9 +10,9 @@ class ShardedReport:
     """Counts of one sharded plan over ``D`` devices.
 
     Attributes:
-        shards: The report of each device's plan; None for one without instances.
+        shards: The report of each device's plan; None for devices without instances.
         instances: Number of instances of each device.
-        work: Predicted work of each device: microseconds if costs were given, else
+        work: Predicted work of each device: microseconds if costs were given, otherwise
             nodes.
         plan_ms: Time to schedule and to lay out all shards.
 
@@ -34,7 +34,7 @@ class ShardedReport:
 
     @property
     def batches(self) -> int:
-        """Batches of the device that has most; devices run side by side."""
+        """Batches of the device with the most batches; devices run in parallel."""
         return max(each.batches for each in self.shards if each is not None)
 
     @property

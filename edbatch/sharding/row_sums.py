@@ -1,16 +1,16 @@
-"""Gradients of large tables, added up over devices as rows and not as whole arrays.
+"""Gradients of large tables, summed over devices as rows and not as whole arrays.
 
 A minibatch looks up some rows of a table such as an embedding. Each device sends the
-numbers and cotangents of its rows to all others, and each adds them to zeros of its
-own: what is sent is as large as what was looked up, and not as large as the table. The
-gradient is dense as ever. Horovod does the same with ``tf.IndexedSlices``
+numbers and cotangents of its rows to all others, and each device adds them to its own
+array of zeros: the data sent is as large as the rows looked up, not as large as the
+table. The gradient is still dense. Horovod does the same with ``tf.IndexedSlices``
 (``sparse_as_dense=False``).
 
 Gain: a gradient of tree-lstm on two CPU devices was 1.53 and 1.34 times as fast as on
-one at hidden 64 and 128, with whole arrays 1.42 and 1.22 (docs/results.md, "Two CPU
-devices").
+one at hidden 64 and 128; with whole arrays, 1.42 and 1.22 times (docs/results.md, "Two
+CPU devices").
 
-It works by the probes of `edbatch.gradient.tables`: their cotangents are the values.
+This uses the probes of `edbatch.gradient.tables`: their cotangents are the values.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,24 +30,25 @@ from edbatch.gradient.tables import Table, lookup_count, new_probes, read_by_row
 from edbatch.sharding import collectives
 from edbatch.sharding.plan import ShardedPlan
 
-# Of parameters, a plan, a key, tables and probes; the results and the rows looked up.
+# Maps parameters, a plan, a key, tables and probes to results and the rows looked up.
 Run = Callable[[Any, ShardedPlan, Any, tuple[Table, ...], Probes], tuple[Any, Probes]]
 
-# All devices' lookups are at most this part of a table's rows: rows travel with their
-# numbers, and every device adds up those of all.
+# Maximum ratio of the lookups of all devices to the rows of a table: rows are sent with
+# their numbers, and every device adds up the rows of all devices.
 _MOST_LOOKUPS = 0.5
 
 
 def summed_as_rows(params: Any, plan: ShardedPlan) -> tuple[Table, ...]:
-    """Finds the tables whose gradient is added up as rows.
+    """Finds the tables whose gradient is summed as rows.
 
     Args:
         params: The model's parameters.
         plan: The plan.
 
     Returns:
-        Floating parameters of more than `collectives.MOST_BYTES` bytes that cells read
-        by whole rows only, and fewer of them than half of what the table has.
+        Floating-point parameters of more than `collectives.MOST_BYTES` bytes that cells
+        read only by whole rows, with lookups of at most half as many rows as the table
+        has.
     """
     large = tuple(
         k
@@ -71,10 +72,10 @@ def summed_as_rows(params: Any, plan: ShardedPlan) -> tuple[Table, ...]:
 def run_with_row_sums(
     run: Run, tables: tuple[Table, ...], params: Any, plan: ShardedPlan, rng: Any
 ) -> Any:
-    """Runs a sharded plan, whose gradient by some tables is added up as rows.
+    """Runs a sharded plan; its gradient with respect to some tables is summed as rows.
 
     Args:
-        run: Runs it and tells which rows were looked up.
+        run: Runs the plan; returns its results and which rows were looked up.
         tables: The tables, from `summed_as_rows`.
         params: The model's parameters.
         plan: The plan.
@@ -91,11 +92,13 @@ class _Residuals(NamedTuple):
 
     Attributes:
         arguments: Parameters, plan and key.
-        pull: From cotangents of results to those of `moved` and of probes.
-        moved: Which leaves of the arguments one differentiates by, beside tables; by
-            number, () each, so that it is part of the structure.
-        looked_up: For each table that one differentiates by, by number, the numbers of
-            the rows that were looked up, ``[D, S] int32``.
+        pull: Maps cotangents of results to those of the leaves in `moved` and of
+            probes.
+        moved: Differentiated leaves of the arguments other than tables. The keys are
+            their numbers, the values (), so that the numbers are part of the pytree
+            structure.
+        looked_up: For each differentiated table, by the number of its leaf, the numbers
+            of the rows that were looked up, ``[D, S] int32``.
     """
 
     arguments: tuple[Any, ShardedPlan, Any]
@@ -107,7 +110,7 @@ class _Residuals(NamedTuple):
 def _forward(
     run: Run, tables: tuple[Table, ...], *arguments: Any
 ) -> tuple[Any, _Residuals]:
-    # The parameters come first, so a table's leaf is the same one of all arguments.
+    # Parameters come first, so a table's leaf has the same number in all arguments.
     marked, tree = jax.tree.flatten(arguments)
     values = [each.value for each in marked]
     differentiable = {k for k, each in enumerate(marked) if each.perturbed}
@@ -156,7 +159,7 @@ run_with_row_sums.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
 def _as_array(bar: Any) -> Any:
-    """A cotangent as an array where it is known to be zero."""
+    """Returns a cotangent as an array, even if it is a symbolic zero."""
     if not isinstance(bar, SymbolicZero):
         return bar
     if bar.dtype == jax.dtypes.float0:
@@ -167,13 +170,13 @@ def _as_array(bar: Any) -> Any:
 def _add_up(
     plan: ShardedPlan, shape: Sequence[int], rows: Array, values: Array
 ) -> Array:
-    """The sum of rows of all devices, on each of them.
+    """Returns the sum of the rows of all devices, on every device.
 
     Args:
-        plan: The plan, which knows the devices.
-        shape: The table's.
-        rows: Numbers of rows, ``[D, S] int32``; one past the end where there is none.
-        values: ``[D, S, ...]``.
+        plan: The plan, which has the mesh.
+        shape: Shape of the table.
+        rows: Row numbers, ``[D, S] int32``; one past the end where there is no row.
+        values: Values of the rows, ``[D, S, ...]``.
     """
     axis = plan.shape.axis
 

@@ -47,14 +47,14 @@ from edbatch.target import Target, choose_target
 class Sharded(HostSide):
     """A batched function on the devices of a mesh; made by `Batched.sharded`.
 
-    A minibatch is split so that all devices are busy for about as long, and each runs
-    its own plan by the same compiled program. Everything else is as without devices:
-    results come in the order of the instances, and a gradient with respect to the
-    parameters is that of the loss that was written, of the whole minibatch.
+    A minibatch is split so that all devices are busy for about the same time, and each
+    runs its own plan with the same compiled program. Everything else is as on one
+    device: results come in the order of the instances, and a gradient with respect to
+    the parameters is that of the loss as written, over the whole minibatch.
 
-    In a job of several processes every process makes the same calls: the same
-    instances in the same order, planned one after the other. Each keeps the plans of
-    its own devices only.
+    In a job of several processes, every process makes the same calls: the same
+    instances in the same order, planned one after the other. Each keeps only the plans
+    of its own devices.
 
     Attributes:
         batched: The function for one device, whose states this one shares.
@@ -85,26 +85,26 @@ class Sharded(HostSide):
         self._begin()
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         devices = self.mesh.shape[self.axis]
         return f"<Sharded {name_of(self.model)} on {devices} devices>"
 
     def _begin(self) -> None:
-        """Makes what is not copied."""
+        """Sets up the state that copies do not share."""
         self._compiles = 0
         name = f"{name_of(self.model)} on {self.mesh.shape[self.axis]} devices"
         self._run = TieredFunction(self._counted_run, name=name)
 
     def __copy__(self) -> "Sharded":
-        """Returns a function of its own on the same devices."""
+        """Returns an independent function on the same devices."""
         return Sharded(self.batched, self.mesh, self.axis)
 
     def __deepcopy__(self, memo: Any) -> "Sharded":
-        """As `copy.copy`, of a copy of the function for one device."""
+        """As `copy.copy`, with a copy of the function for one device."""
         return Sharded(copy.deepcopy(self.batched, memo), self.mesh, self.axis)
 
     def __reduce__(self) -> NoReturn:
-        """Raises: devices are of one process."""
+        """Raises `PickleError`: devices belong to one process."""
         raise PickleError(
             "a sharded function runs on devices of its own process, so it cannot be"
             " pickled; pickle its .batched, and call .sharded() in the other process"
@@ -144,7 +144,7 @@ class Sharded(HostSide):
         Returns:
             The same pytree, on all devices of the mesh.
         """
-        # JAX would share the memory of NumPy's arrays with a device that can read it.
+        # JAX would share the memory of NumPy arrays with a device that can read it.
         params = jax.tree.map(
             lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, params
         )
@@ -157,11 +157,11 @@ class Sharded(HostSide):
         params: Any = None,
         pad_to: int | None = None,
     ) -> ShardedPlan:
-        """Splits a minibatch, schedules and lays out each part.
+        """Splits a minibatch, then schedules and lays out each part.
 
         Args:
-            instances: Instances, or recordings of them. There may be fewer than
-                devices: some of these have nothing to do then.
+            instances: Instances, or recordings of them. If there are fewer instances
+                than devices, some devices have nothing to do.
             params: As for `Batched.plan`.
             pad_to: As for `Batched.plan`.
 
@@ -169,8 +169,7 @@ class Sharded(HostSide):
             The plan, a pytree for `apply`, which lies on the devices of the mesh.
 
         Raises:
-            EdbatchError: As `Batched.plan`; or the costs given are those of other
-                cells.
+            EdbatchError: As `Batched.plan`; or the given costs are for other cells.
         """
         instances = minibatch_of(instances)
         return self._plan(instances, params, checked_rows(pad_to, len(instances)))
@@ -199,15 +198,15 @@ class Sharded(HostSide):
     def explain(
         self, instances: Iterable[Any], *, params: Any = None
     ) -> ShardedExplanation:
-        """Explains what a minibatch costs on each device, as `Batched.explain` does.
+        """Explains the costs of a minibatch on each device, as `Batched.explain` does.
 
         Args:
             instances: Instances, or recordings of them.
             params: As for `Batched.explain`.
 
         Returns:
-            A report for each device. Times are those that costs predict, if they were
-            given; one batch alone is measured by ``.batched.explain``.
+            A report for each device. Times are predicted from costs, if these were
+            given; only ``.batched.explain`` measures batches.
 
         Raises:
             EdbatchError: As `plan`.
@@ -242,20 +241,20 @@ class Sharded(HostSide):
     def apply(self, params: Any, plan: ShardedPlan, *, rng: Any = None) -> Any:
         """Runs a plan: a pure JAX function, for ``jit``, ``grad`` and the like.
 
-        A gradient with respect to the parameters is that of the loss that was written,
-        summed over the devices; nothing has to be averaged.
+        A gradient with respect to the parameters is that of the loss as written, summed
+        over the devices; nothing has to be averaged.
 
         Args:
             params: The model's parameters.
             plan: A plan of this function.
-            rng: As for `Batched.apply`; keys are those that one device would give.
+            rng: As for `Batched.apply`; nodes get the same keys as on one device.
 
         Returns:
             As calling the function; the same on all devices.
 
         Raises:
             PlanError: The plan was made for one device, for another mesh, by another
-                model, or for parameters of other shapes; or parameters lie on a mesh
+                model, or for parameters of other shapes; or parameters are on a mesh
                 with explicit axes.
         """
         if isinstance(plan, Plan):
@@ -289,17 +288,17 @@ class Sharded(HostSide):
         return self._checked_call(params, *self._call_of(params, plan, rng))
 
     def _on_mesh(self, params: Any) -> Any:
-        """Copies what is committed to other devices, as a checkpoint restores it.
+        """Copies parameters committed to other devices, such as restored checkpoints.
 
-        Its gradient goes back there. JAX copies what is committed to no device, and
-        refuses all else.
+        Their gradients are copied back. JAX itself copies uncommitted arrays only, and
+        refuses all others.
         """
         if is_staging():
             return params
         own = set(self.mesh.devices.flat)
 
         def placed(leaf: Any) -> Any:
-            if isinstance(leaf, jax.core.Tracer):  # it does not tell where it lies
+            if isinstance(leaf, jax.core.Tracer):  # its devices are unknown
                 return self.replicate(leaf)
             committed = isinstance(leaf, jax.Array) and leaf.committed
             if not committed or leaf.sharding.device_set == own:
@@ -332,13 +331,13 @@ class Sharded(HostSide):
         rng: Any = None,
         block: bool = True,
     ) -> Pending:
-        """Compiles ahead what calls with minibatches like those of a sample will run.
+        """Compiles ahead the programs for minibatches like those of a sample.
 
         Args:
             sample: As for `Batched.warm_up`.
             batch_sizes: As for `Batched.warm_up`.
-            params: The parameters of the calls to come, where they will lie
-                (`replicate`).
+            params: The parameters of later calls, on the devices where they will be
+                then (`replicate`).
             rng: As for `Batched.apply`, if cells draw random numbers.
             block: As for `Batched.warm_up`.
 
@@ -364,18 +363,18 @@ class Sharded(HostSide):
 
     @property
     def takes_merged(self) -> bool:
-        """False, as instances of a minibatch are divided among devices."""
+        """False, because the instances of a minibatch are divided among devices."""
         return False
 
     @property
     def compiles(self) -> int:
-        """How often programs were traced; each serves all devices."""
+        """How often programs were traced; each program serves all devices."""
         return self._compiles
 
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Says what to do with models that ask for values, which cannot be recorded."""
+    """Adds advice to the error of models that ask for values: none can be recorded."""
     try:
         yield
     except AsksForValueError as error:

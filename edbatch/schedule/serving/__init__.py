@@ -1,4 +1,4 @@
-"""Serving: requests that arrive over time, and who decides what runs next."""
+"""Serving: requests that arrive over time, and policies that decide what runs next."""
 
 from edbatch.schedule.serving.arrivals import Arrivals
 from edbatch.schedule.serving.kernels import LOOK, WAIT

@@ -1,8 +1,8 @@
 """Arrival times of requests: Poisson, or in bursts.
 
-Bursts are a Markov-modulated Poisson process of two states: a busy one, in which the
-rate is `burst` times that of the quiet one, and both last for random, exponentially
-distributed times of equal mean.
+Bursts are a Markov-modulated Poisson process with a quiet and a busy state. The rate of
+the busy state is `burst` times that of the quiet one. The durations of both states are
+exponentially distributed with the same mean.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import numpy as np
 from edbatch.arguments import check_number
 from edbatch.errors import PolicyError
 
-_SPANS = 64  # states that are drawn at once; an even number, so each begins alike
+_SPANS = 64  # states drawn at once; even, so each block begins with the same state
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class Arrivals:
 
     Attributes:
         rate: Mean number of requests per second.
-        burst: Rate of the busy state, in terms of that of the quiet one; 1 is a Poisson
-            process.
+        burst: Ratio of the rate of the busy state to that of the quiet one; 1 is a
+            Poisson process.
         dwell_ms: Mean duration of either state, in milliseconds.
 
     Raises:
@@ -48,11 +48,11 @@ class Arrivals:
             )
 
     def draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
-        """Draws times of arrival.
+        """Draws arrival times.
 
         Args:
-            rng: Random numbers.
-            count: How many.
+            rng: Random number generator.
+            count: Number of arrivals.
 
         Returns:
             Milliseconds, ascending; ``[count] float64``.
@@ -69,7 +69,7 @@ class Arrivals:
         first = int(rng.integers(2))
         rate_of = rates[(first + np.arange(_SPANS)) % 2]
         arrivals = np.empty(count)
-        given = 0  # arrivals before the present block of states
+        given = 0  # arrivals before the current block of states
         times, done = np.zeros(_SPANS + 1), np.zeros(_SPANS + 1)
         while done[-1] <= work[-1]:
             spans = rng.exponential(self.dwell_ms, _SPANS)

@@ -1,8 +1,9 @@
-"""The events of a simulated server, compiled; `simulation.py` has their meaning.
+"""The events of a simulated server, compiled; `simulation.py` explains them.
 
-State lives in arrays that are updated in place. A node of a request is a number in the
-library of instances; what is open of each request stands in `missing`, from the
-request's `base` on. Each type keeps its waiting nodes in a queue, as a frontier does.
+State lives in arrays that are updated in place. A node of a request is identified by
+its number in the library of instances. `missing` counts the missing operands of the
+nodes of each request, from the request's `base` on. Each type keeps its waiting nodes
+in a queue, as a frontier does.
 """
 
 from typing import NamedTuple
@@ -11,16 +12,16 @@ import numpy as np
 
 from edbatch.kernel import kernel
 
-# Decisions that name no type. To wait: run nothing until a request arrives or a moment
-# has passed. To look: end the wave, so that requests are answered and others join.
+# Decisions that name no type. WAIT: run nothing until a request arrives or the quantum
+# has passed. LOOK: end the wave, so that requests are answered and others join.
 WAIT = -1
 LOOK = -2
-# Places in `Requests.clock`: the time, that of the last look at the door, the integral
-# of the number of requests here, and the time that batches and waves took.
+# Indices into `Requests.clock`: the current time, the time of the last look, the
+# integral of the number of open requests, and the time that batches and waves took.
 NOW, LOOKED, INTEGRAL, BUSY = range(4)
-# Places in `Requests.counts`: requests that have arrived, joined, run to their end,
-# been answered, been answered too late, and were at the door at the last look; batches
-# of the present wave; batches, waves and nodes that ran.
+# Indices into `Requests.counts`: requests that have arrived, joined, run to their end,
+# been answered, been answered too late, and that had arrived but not joined at the last
+# look; batches of the current wave; batches, waves and nodes that ran.
 ARRIVED, JOINED, RAN, DONE, MISSED, SEEN, SINCE, BATCHES, WAVES, ROWS = range(10)
 
 
@@ -42,10 +43,10 @@ class Rules(NamedTuple):
 
     Attributes:
         cost_ms: Time of a batch by type and number of rows.
-        overhead_ms: Fixed time of each wave beside that of its batches.
-        window_ms: Negative where requests join at once; see `Admission`.
+        overhead_ms: Fixed time of each wave, in addition to that of its batches.
+        window_ms: Negative if requests join at once; see `Admission`.
         max_requests: See `Admission`.
-        quantum_ms: How long to wait for an arrival, at most.
+        quantum_ms: Maximum time to wait for an arrival.
     """
 
     cost_ms: np.ndarray  # [T, W + 1] float64
@@ -56,7 +57,7 @@ class Rules(NamedTuple):
 
 
 class Requests(NamedTuple):
-    """``R`` requests of ``M`` nodes in all, and how far they are; updated in place."""
+    """``R`` requests with ``M`` nodes in all, and their progress; updated in place."""
 
     instance: np.ndarray  # [R] int32
     arrival_ms: np.ndarray  # [R] float64, ascending
@@ -68,7 +69,7 @@ class Requests(NamedTuple):
     ended: np.ndarray  # [R] int32, requests in the order in which they ran to their end
     queue_request: np.ndarray  # [M] int32
     queue_node: np.ndarray  # [M] int32
-    ready_ms: np.ndarray  # [M] float64, since when a node in a queue is ready
+    ready_ms: np.ndarray  # [M] float64, when a node in a queue became ready
     type_start: np.ndarray  # [T + 1] int64
     head: np.ndarray  # [T] int64
     tail: np.ndarray  # [T] int64
@@ -81,7 +82,7 @@ class Requests(NamedTuple):
 
 
 class View(NamedTuple):
-    """The arrays of `ServingState`, as what is waiting is described to policies."""
+    """The arrays of `ServingState`, which describe to policies what is waiting."""
 
     waiting: np.ndarray  # [T] int32
     remaining: np.ndarray  # [T] int32
@@ -141,7 +142,7 @@ def start_requests(
 
 @kernel
 def advance(requests: Requests, until: float) -> None:
-    """Moves the clock, and lets those arrive whose time has come."""
+    """Advances the clock, and counts the requests that arrive by then."""
     clock, count = requests.clock, requests.counts
     while True:
         r = count[ARRIVED]
@@ -166,7 +167,7 @@ def _push(requests, r, node, t):
 
 @kernel
 def _join(library, requests, r):
-    """A request joins those in flight."""
+    """Adds a request to those in flight."""
     k = requests.instance[r]
     first = library.start[k]
     last = library.start[k + 1]
@@ -187,7 +188,7 @@ def _join(library, requests, r):
 
 @kernel
 def look_at_door(library: Library, rules: Rules, requests: Requests) -> None:
-    """Ends the wave: answers who is done, and lets requests join that may."""
+    """Ends the wave: answers requests that are done, and admits those that may join."""
     clock, count = requests.clock, requests.counts
     while count[DONE] < count[RAN]:
         r = requests.ended[count[DONE]]
@@ -213,7 +214,7 @@ def look_at_door(library: Library, rules: Rules, requests: Requests) -> None:
 
 @kernel
 def settle(library: Library, rules: Rules, requests: Requests) -> bool:
-    """Goes on until a node waits; returns whether one does, and not all is done."""
+    """Advances until a node waits; returns False if all requests are done instead."""
     count = requests.counts
     total = len(requests.arrival_ms)
     while count[RAN] == count[JOINED]:
@@ -247,7 +248,7 @@ def wait(library: Library, rules: Rules, requests: Requests) -> None:
 def run_batch(
     library: Library, rules: Rules, requests: Requests, chosen: int, max_rows: int
 ) -> int:
-    """Runs waiting nodes of a type as one batch; returns how many."""
+    """Runs waiting nodes of a type as one batch; returns their number."""
     clock, count = requests.clock, requests.counts
     rows = min(requests.tail[chosen] - requests.head[chosen], max_rows)
     rows = min(rows, rules.cost_ms.shape[1] - 1)
@@ -285,7 +286,7 @@ def run_batch(
 
 @kernel
 def _clear(library, requests, chosen, node, base):
-    """Follows a node that ran, as `sufficient_condition.update_heads` does."""
+    """Updates heads after a node ran, as `sufficient_condition.update_heads` does."""
     stack = requests.stack
     stack[0] = node
     size = 1
@@ -305,7 +306,7 @@ def _clear(library, requests, chosen, node, base):
 
 @kernel
 def look(requests: Requests, view: View) -> None:
-    """Describes what is waiting, with times as they were at the last look."""
+    """Describes what is waiting, with the times of the last look."""
     now = requests.clock[LOOKED]
     for t in range(len(requests.head)):
         first = requests.type_start[t] + requests.head[t]

@@ -16,7 +16,7 @@ from edbatch.schedule.sufficient_condition import start_heads
 
 @dataclass(frozen=True, eq=False)
 class InstanceLibrary:
-    """``K`` instances with ``N`` nodes and ``E`` edges, all together, of ``T`` types.
+    """``K`` instances with ``N`` nodes and ``E`` edges in all, of ``T`` types.
 
     Attributes:
         type_keys: The types.
@@ -53,8 +53,8 @@ class InstanceLibrary:
             The library.
 
         Raises:
-            PolicyError: There is none, one is no graph or has no nodes, or they are of
-                other types.
+            PolicyError: There are no graphs; one is not a graph or has an instance
+                without nodes; or their types differ.
         """
         structures = structures_of(PolicyError, "the graphs of a library", structures)
         if not structures:
@@ -105,7 +105,7 @@ class InstanceLibrary:
 
     @cached_property
     def instance_types(self) -> np.ndarray:
-        """Nodes of each instance by type; ``[K, T] int32``."""
+        """Number of nodes of each instance by type; ``[K, T] int32``."""
         sizes = np.diff(self.start)
         owner = np.repeat(np.arange(self.num_instances), sizes)
         found = np.zeros((self.num_instances, self.num_types), np.int32)
@@ -114,7 +114,7 @@ class InstanceLibrary:
 
     @cached_property
     def mean_depth(self) -> np.ndarray:
-        """Mean depth of the nodes of each type, ``[T] float64``; 0 of none."""
+        """Mean depth of the nodes of each type, ``[T] float64``; 0 without nodes."""
         count = np.bincount(self.node_type, minlength=self.num_types)
         total = np.bincount(self.node_type, self.depth, minlength=self.num_types)
         return total / np.maximum(1, count)
@@ -126,7 +126,7 @@ class InstanceLibrary:
 
     @cached_property
     def head_counts(self) -> np.ndarray:
-        """Heads of each type in each instance, at its start; ``[K, T] int32``."""
+        """Number of initial heads of each type in each instance; ``[K, T] int32``."""
         is_head = self.blocked[self.node_type, np.arange(len(self.node_type))] == 0
         found = np.zeros((self.num_instances, self.num_types), np.int32)
         owner = np.repeat(np.arange(self.num_instances), np.diff(self.start))

@@ -1,4 +1,4 @@
-"""Protocol of policies that choose a server's next batch, and its observations."""
+"""Protocol of policies that choose a server's next batch, and what they observe."""
 
 import math
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ class Admission:
     """Rule for admitting requests that have arrived to those in flight.
 
     Attributes:
-        window_ms: None: each joins at the next look (continuous batching). A number:
-            while none is in flight, requests are gathered until the first has waited so
-            long or `max_requests` are there; they run to their end before the next join
-            (fixed windows; at 0, run at once).
-        max_requests: At most so many requests are in flight.
+        window_ms: None: each request joins at the next look (continuous batching). A
+            number: while no request is in flight, requests are collected until the
+            first has waited for this time or there are `max_requests`; they run to
+            their end before the next ones join (fixed windows; 0 means run at once).
+        max_requests: Maximum number of requests in flight.
 
     Raises:
         PolicyError: A number is out of range.
@@ -42,7 +42,7 @@ class Admission:
 
     @property
     def is_continuous(self) -> bool:
-        """Whether requests join those in flight."""
+        """Whether requests may join while others are in flight."""
         return self.window_ms is None
 
 
@@ -53,26 +53,26 @@ JOIN_AT_ONCE = Admission()
 class ServingState:
     """State of a server between two batches; ``T`` types of nodes.
 
-    Times, and who has arrived, are as they were when the present wave began.
+    Times and arrivals are those at the beginning of the current wave.
 
     Attributes:
         waiting: Nodes of each type whose operands are computed.
         remaining: Nodes of each type, of requests in flight, that have not run,
-            those that wait included; as far as they are recorded.
-        oldest_ms: For how long the oldest request with a waiting node of each type has
-            been here, counted from its arrival; 0 where none waits.
-        waited_ms: For how long the node of each type that became ready first has been
+            including those that wait; only nodes that are already recorded.
+        oldest_ms: Time since the arrival of the oldest request with a waiting node of
+            each type; 0 where none waits.
+        waited_ms: Time for which the node of each type that became ready first has been
             waiting; 0 where none waits.
         slack_ms: Time until the earliest deadline of a request with a waiting node of
             each type, negative when it has passed; infinite where there is none.
         in_flight: Requests that have joined and are not done.
         arrived: Requests that have arrived and not joined.
-        batches: Batches of the present wave so far; 0 at its beginning.
+        batches: Batches of the current wave so far; 0 at its beginning.
         now_ms: The clock.
         heads: Per type, the nodes of requests in flight that have not run and wait for
-            none of their own type (`edbatch.schedule.sufficient_condition`); None where
-            nobody keeps count. The policy `greedy` needs them; for a learned one the
-            share of the nodes that remain stands for that of the heads then.
+            no node of their own type (`edbatch.schedule.sufficient_condition`); None if
+            they are not counted. The policy `greedy` needs them; without them, a
+            learned policy uses the share of remaining nodes instead of that of heads.
 
     Example:
         >>> import numpy as np
@@ -107,15 +107,15 @@ class ServingState:
 
 @runtime_checkable
 class ServingPolicy(Protocol):
-    """Decides between two batches of a server what runs next.
+    """Decides what a server runs next, batch by batch.
 
-    A server asks before each batch, and may ask ahead: the batches that are decided
-    from one look to the next are a *wave*, which can run as one program.
+    A server calls `decide` before each batch, or ahead of time: the batches that are
+    decided from one look to the next are a *wave*, which can run as one program.
 
     Attributes:
         name: Short name for tables.
         admission: When requests join; the server obeys it.
-        max_rows: No batch is wider, in rows; None for the server's own limit.
+        max_rows: Maximum number of rows of a batch; None for the server's own limit.
 
     Example:
         >>> from edbatch.policies.serving import serving_heuristics
@@ -132,47 +132,48 @@ class ServingPolicy(Protocol):
 
     @property
     def admission(self) -> Admission:
-        """Rule of admission."""
+        """When requests join."""
 
     @property
     def max_rows(self) -> int | None:
-        """No batch is wider, in rows; None for the server's own limit."""
+        """Maximum number of rows of a batch; None for the server's own limit."""
 
     def for_types(self, type_keys: tuple[TypeKey, ...]) -> Self:
-        """Returns the policy for a model's types, in the order of the states' arrays.
+        """Returns the policy for a model's types.
 
         Args:
-            type_keys: The types; a server asks again when the model has met new ones.
+            type_keys: The types, in the order of the states' arrays; a server calls
+                this again when the model has met new ones.
 
         Returns:
-            The policy whose `decide` answers for them. Types that it was not trained on
-            are treated like an average one.
+            The policy whose `decide` is for these types. Types that it was not trained
+            on are treated like an average type.
         """
 
     def decide(self, state: ServingState) -> int:
         """Decides what runs next.
 
         Args:
-            state: What is known; a node of at least one type is waiting.
+            state: The state of the server; a node of at least one type is waiting.
 
         Returns:
-            A type with waiting nodes, all of which run as one batch, the ones that
-            became ready first where they are more than `max_rows`; `WAIT`, at the
-            beginning of a wave; or `LOOK`, later in it.
+            A type with waiting nodes, all of which run as one batch (the first
+            `max_rows` that became ready, if there are more); `WAIT`, only at the
+            beginning of a wave; or `LOOK`, only later in a wave.
         """
 
 
 def check_decision(policy: ServingPolicy, state: ServingState, decision: int) -> None:
-    """Checks what a policy of somebody else decided.
+    """Checks the decision of a third-party policy.
 
     Args:
         policy: The policy.
-        state: What it was shown.
-        decision: What it returned.
+        state: The state that it was given.
+        decision: The decision that it returned.
 
     Raises:
-        PolicyError: It is no type with waiting nodes, and neither `WAIT` at the
-            beginning of a wave nor `LOOK` later in it.
+        PolicyError: The decision is neither a type with waiting nodes, nor `WAIT` at
+            the beginning of a wave, nor `LOOK` later in it.
     """
     if decision == (LOOK if state.batches else WAIT):
         return
@@ -189,10 +190,16 @@ def check_decision(policy: ServingPolicy, state: ServingState, decision: int) ->
 def deadline_or_never(deadline_ms: float | None) -> float:
     """Returns a deadline in milliseconds, infinite for none.
 
-    At a deadline of zero every answer that takes time is late.
+    With a deadline of zero, every answer that takes time is late.
+
+    Args:
+        deadline_ms: The deadline, or None.
+
+    Returns:
+        The deadline as a float.
 
     Raises:
-        PolicyError: It is no number from zero on.
+        PolicyError: The deadline is not a number of at least 0.
     """
     if deadline_ms is None:
         return math.inf

@@ -1,15 +1,15 @@
-"""A simulated server: requests arrive, batches take their measured time.
+"""A simulated server: requests arrive, and batches take their measured time.
 
-Batches run in *waves*. At the beginning of a wave the server looks at the door: it
-answers the requests that are done, and others join. What runs in a wave is decided with
-what was known then, so that it can be one program: scheduling, dispatching and fetching
-it costs an overhead once, and nobody joins or is answered before its end. A wave ends
-when a policy decides to look or to wait, and when nothing is left to run. The clock
-moves by the cost of a batch, of its type at its number of rows, by the overhead of a
-wave, and while the server waits.
+Batches run in *waves*. At the beginning of a wave the server *looks*: it answers the
+requests that are done, and others join. The batches of a wave are decided from what was
+known then, so that they can be one program: scheduling, dispatching and fetching cost
+an overhead once per wave, and no request joins or is answered before its end. A wave
+ends when a policy decides to look or to wait, or when nothing is left to run. The clock
+advances by the cost of each batch, which depends on its type and number of rows, by the
+overhead of each wave, and while the server waits.
 
-What is not simulated: recording of requests, whose time is the same for all policies,
-and the compilation of programs, of which a warm server has none.
+Not simulated are the recording of requests, whose time is the same for all policies,
+and the compilation of programs, which a warm server does not need.
 """
 
 from dataclasses import dataclass, replace
@@ -28,8 +28,8 @@ from edbatch.schedule.serving.policy import (
     deadline_or_never,
 )
 
-QUANTUM_MS = 0.5  # how long a server waits whose policy decides to wait
-_CONTINUOUS = -1.0  # a window of `kernels.Rules` that is none
+QUANTUM_MS = 0.5  # how long a server waits after a decision to wait
+_CONTINUOUS = -1.0  # `kernels.Rules.window_ms` without a window
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +39,13 @@ class ServingConfig:
     Attributes:
         cost_ms: Time of a batch by type and number of rows; column 0 is not read.
             Batches have at most ``W`` rows.
-        overhead_ms: Fixed time of each wave beside that of its batches.
+        overhead_ms: Fixed time of each wave, in addition to that of its batches.
         admission: When requests join.
-        quantum_ms: A decision to wait ends after so long, if no request arrives.
+        quantum_ms: Maximum time that the server waits after a decision to wait, if no
+            request arrives.
 
     Raises:
-        PolicyError: A number is out of range, or the costs have another shape.
+        PolicyError: A number is out of range, or the costs have the wrong shape.
 
     Example:
         >>> import numpy as np
@@ -84,22 +85,22 @@ class ServingConfig:
 
     @property
     def max_rows(self) -> int:
-        """No batch has more rows."""
+        """Maximum number of rows of a batch."""
         return self.cost_ms.shape[1] - 1
 
     def under(self, admission: Admission) -> "ServingConfig":
-        """Returns the same server with another admission.
+        """Returns the same configuration with another admission.
 
         Args:
             admission: When requests join.
 
         Returns:
-            The server.
+            The configuration.
         """
         return replace(self, admission=admission)
 
     def rules(self) -> kernels.Rules:
-        """Returns what compiled code reads."""
+        """Returns the configuration in the form that compiled code reads."""
         window = self.admission.window_ms
         return kernels.Rules(
             self.cost_ms,
@@ -115,12 +116,12 @@ class Served:
     """Outcomes of ``R`` requests.
 
     Attributes:
-        arrival_ms: When each arrived.
-        finish_ms: When it was done; infinite if it is not.
-        batches: Batches that ran.
-        waves: In how many waves.
-        rows: Nodes that ran.
-        busy_ms: Time that batches took, with the overhead of waves.
+        arrival_ms: When each request arrived.
+        finish_ms: When each request was done; infinite if it is not done.
+        batches: Number of batches that ran.
+        waves: Number of waves that they ran in.
+        rows: Number of nodes that ran.
+        busy_ms: Time that batches took, including the overhead of waves.
 
     Example:
         >>> import numpy as np
@@ -139,19 +140,20 @@ class Served:
 
     @property
     def latency_ms(self) -> np.ndarray:
-        """Time from arrival to the end of each request; ``[R] float64``."""
+        """Time from the arrival of each request until it is done; ``[R] float64``."""
         return self.finish_ms - self.arrival_ms
 
 
 class Simulation:
-    """Some requests to a server, from the first arrival to the last answer.
+    """Simulates requests to a server, from the first arrival to the last answer.
 
     Args:
         library: The instances.
         config: Costs and limits.
-        instance: Which instance each request is of; ``[R]``.
-        arrival_ms: When each arrives, ascending; ``[R]``.
-        deadline_ms: Time from arrival to deadline of each; None for no deadlines.
+        instance: The instance of each request, by its number in the library; ``[R]``.
+        arrival_ms: When each request arrives, ascending; ``[R]``.
+        deadline_ms: Time from arrival to deadline of each request; None for no
+            deadlines.
         track_heads: Whether to count heads, which takes time and memory.
 
     Raises:
@@ -218,7 +220,7 @@ class Simulation:
 
     @property
     def is_running(self) -> bool:
-        """Whether there is something to decide, as a node waits."""
+        """Whether a node is waiting, so that there is something to decide."""
         return self._running
 
     @property
@@ -228,9 +230,10 @@ class Simulation:
 
     @property
     def integral(self) -> float:
-        """Integral over time of the number of requests here, in request-milliseconds.
+        """Integral over time of the number of open requests, in request-milliseconds.
 
-        At the end it is the sum of all latencies.
+        A request is open from its arrival until it is done, so the final value is the
+        sum of all latencies.
         """
         return float(self.requests.clock[kernels.INTEGRAL])
 
@@ -245,7 +248,7 @@ class Simulation:
         return int(self.requests.counts[kernels.DONE])
 
     def state(self) -> ServingState:
-        """Returns what a policy sees."""
+        """Returns the state that a policy observes."""
         kernels.look(self.requests, self._view)
         count = self.requests.counts
         waiting, remaining, oldest, waited, slack, heads = map(np.copy, self._view)
@@ -267,10 +270,10 @@ class Simulation:
 
         Args:
             chosen: The type; at least one node of it is waiting.
-            max_rows: At most so many of them; None for the server's limit.
+            max_rows: Maximum number of nodes to run; None for the server's limit.
 
         Returns:
-            How many ran.
+            Number of nodes that ran.
         """
         waiting = self.requests.tail[chosen] - self.requests.head[chosen]
         assert waiting > 0, "a type runs that has a waiting node"
@@ -285,12 +288,12 @@ class Simulation:
         self._settle()
 
     def look(self) -> None:
-        """Ends the wave: who is done is answered, who has arrived joins."""
+        """Ends the wave: answers requests that are done, and admits new ones."""
         kernels.look_at_door(*self.compiled)
         self._settle()
 
     def served(self) -> Served:
-        """Returns what has become of the requests."""
+        """Returns the outcomes of the requests."""
         count, clock = self.requests.counts, self.requests.clock
         return Served(
             arrival_ms=self.requests.arrival_ms,
@@ -318,7 +321,7 @@ def new_view(num_types: int) -> kernels.View:
 
 
 def compiled_library(library: InstanceLibrary, track_heads: bool) -> kernels.Library:
-    """Returns a library as compiled code reads it."""
+    """Returns a library in the form that compiled code reads."""
     num_types = library.num_types
     none = np.zeros((num_types, 0), np.int32), np.zeros((0, num_types), np.int32)
     heads = (library.blocked, library.head_counts) if track_heads else none

@@ -1,11 +1,11 @@
 """Frontier of a real server while a wave is being decided, compiled.
 
-The counterpart of the simulation's queues (`kernels.py`), over nodes that are pending:
-recorded, needed, and not run. Both show policies the same state for the same history:
-queues are in the order in which nodes became ready, and a batch takes the first of its
-type's queue. A wave is decided as a whole before it runs, so within it the clock stands
-still; what became ready in a batch of it is known to have done so when that batch ended
-(`edbatch.serving.flight_nodes`).
+The counterpart of the simulation's queues (`kernels.py`), over pending nodes: recorded,
+needed, and not run. Both show policies the same state for the same history: queues are
+in the order in which nodes became ready, and a batch takes the first nodes of its
+type's queue. A wave is decided as a whole before it runs, so the clock stands still
+within it. Nodes that become ready in one of its batches get the time of its end once
+the wave has run (`edbatch.serving.decisions`).
 """
 
 from typing import NamedTuple
@@ -15,9 +15,9 @@ import numpy as np
 from edbatch.kernel import kernel
 from edbatch.schedule.serving.kernels import View
 
-# Places in `WaveFrontier.counts`: batches of the wave, their nodes, the next rank.
+# Indices into `WaveFrontier.counts`: batches of the wave, their nodes, the next rank.
 BATCHES, ROWS, RANK = range(3)
-BEFORE = -1  # the batch of the wave in which a node became ready that was before it
+BEFORE = -1  # `ready_in` of nodes that were ready before the wave
 
 
 class WaveFrontier(NamedTuple):
@@ -29,22 +29,23 @@ class WaveFrontier(NamedTuple):
         consumer_start: First reader of each node, and the end.
         consumers: The readers.
         missing: Operands of each node that are not computed.
-        ready_ms: Since when each node is ready, on the server's clock; of those that
-            become ready in the wave, its beginning.
-        ready_in: In which batch of the wave each became ready, or `BEFORE`.
-        rank: Nodes became ready in this order; negative where they have not.
-        queue: Nodes that are ready or ran, by type.
-        type_start: First place of each type in the queue, and the end.
-        head: Of each type, how many of the queue have run.
-        tail: Of each type, how many are in the queue.
+        ready_ms: When each node became ready, on the server's clock; for nodes that
+            become ready in the wave, the beginning of the wave.
+        ready_in: Batch of the wave in which each node became ready, or `BEFORE`.
+        rank: Order in which the nodes became ready; negative for nodes that are not.
+        queue: Nodes that are ready or have run, by type.
+        type_start: First place of each type in ``queue``, and the end.
+        head: Nodes of each type in ``queue`` that have run.
+        tail: Nodes of each type in ``queue``.
         remaining: Nodes of each type that have not run.
         arrival_ms: When each request arrived.
         deadline_ms: Deadline of each request, infinite for none.
-        blocked: See `edbatch.schedule.sufficient_condition`; empty if nobody needs it.
+        blocked: See `edbatch.schedule.sufficient_condition`; empty if heads are not
+            counted.
         heads: Heads of each type.
         stack: Scratch.
         order: The nodes of the wave's batches.
-        batch_start: First place of each batch in it, and the end.
+        batch_start: First position in ``order`` of each batch, and the end.
         batch_type: Type of each batch.
         counts: Batches, their nodes, and the next rank.
     """
@@ -88,13 +89,13 @@ def start_wave(
 
     Args:
         node_type: Type of each node, in an order in which they can run; ``[N] int32``.
-        owner: The request of each; ``[N] int32``.
-        readers: First reader of each node, readers, and operands of each node that have
-            not run: `GraphStructure.consumers`.
-        known: Since when each node is ready and its rank, negative if it was not ready
+        owner: The request of each node; ``[N] int32``.
+        readers: First reader of each node, readers, and number of operands of each node
+            that have not run: `GraphStructure.consumers`.
+        known: When each node became ready, and its rank, negative if it was not ready
             when it was last seen, ``[N]``; and the next rank.
-        requests: Arrivals and deadlines; ``[R] float64``.
-        num_types: T.
+        requests: Arrival times and deadlines; ``[R] float64``.
+        num_types: Number of types, T.
         now_ms: The clock.
         with_heads: Whether to count heads.
 
@@ -154,7 +155,7 @@ def _place(frontier, v):
 
 @kernel
 def _push(frontier, v, now_ms, batch):
-    """A node becomes ready."""
+    """Marks a node as ready."""
     frontier.ready_ms[v] = now_ms
     frontier.ready_in[v] = batch
     frontier.rank[v] = frontier.counts[RANK]
@@ -182,13 +183,13 @@ def add_batch(frontier: WaveFrontier, chosen: int, max_rows: int, now_ms: float)
     """Adds a batch of the first nodes in a type's queue to the wave.
 
     Args:
-        frontier: Updated.
+        frontier: The frontier; updated.
         chosen: The type.
-        max_rows: At most so many nodes.
+        max_rows: Maximum number of nodes.
         now_ms: The clock.
 
     Returns:
-        How many nodes it has.
+        Number of nodes in the batch.
     """
     counts = frontier.counts
     rows = min(frontier.tail[chosen] - frontier.head[chosen], max_rows)
@@ -218,7 +219,7 @@ def add_batch(frontier: WaveFrontier, chosen: int, max_rows: int, now_ms: float)
 
 @kernel
 def _clear(frontier, chosen, node):
-    """Follows a node that ran, as `sufficient_condition.update_heads` does."""
+    """Updates heads after a node ran, as `sufficient_condition.update_heads` does."""
     frontier.stack[0] = node
     size = 1
     while size:
@@ -242,7 +243,7 @@ def describe(frontier: WaveFrontier, now_ms: float, view: View) -> None:
     Args:
         frontier: The frontier.
         now_ms: The clock.
-        view: Written.
+        view: The arrays to fill.
     """
     for t in range(len(frontier.head)):
         first = frontier.type_start[t] + frontier.head[t]
