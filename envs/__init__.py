@@ -1,8 +1,8 @@
-"""The gymnasium environments in which graphs are scheduled, and requests served.
+"""Gymnasium environments for scheduling graphs and for serving requests.
 
 Gain (docs/results-policies.md, "Others' agents"): agents of other libraries can be
-trained and run as policies; on word lattices MaskablePPO has 75.8 batches where greedy
-has 84.2.
+trained and run as policies; on word lattices, MaskablePPO runs 75.8 batches and greedy
+84.2.
 """
 
 from edbatch.envs.agent_policy import Agent, AgentPolicy

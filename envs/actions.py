@@ -1,4 +1,4 @@
-"""Parts of an episode common to all environments: start, actions and their limit."""
+"""Checks shared by the environments: started episodes, actions, invalid actions."""
 
 from typing import SupportsInt, TypeVar
 
@@ -11,16 +11,16 @@ Started = TypeVar("Started")
 
 
 def started(episode: Started | None) -> Started:
-    """Returns an episode.
+    """Returns an episode, or raises an error before the first one.
 
     Args:
         episode: The episode; None before the first one.
 
     Returns:
-        The same.
+        The episode.
 
     Raises:
-        gymnasium.error.ResetNeeded: There is none.
+        gymnasium.error.ResetNeeded: `episode` is None.
 
     Example:
         >>> started("an episode")
@@ -37,15 +37,15 @@ def read_action(action: SupportsInt, count: int, kind: str) -> int:
     """Returns an action as an integer.
 
     Args:
-        action: What ``step`` was given: an integer, or an array of one.
+        action: The argument of ``step``: an integer, or an array of one integer.
         count: The number of actions.
-        kind: What an action is, for the message.
+        kind: Description of an action, for the error message.
 
     Returns:
         The integer, from 0 to ``count - 1``.
 
     Raises:
-        ValueError: It is not in the action space.
+        ValueError: The action is not in the action space.
 
     Example:
         >>> import numpy as np
@@ -66,14 +66,14 @@ def read_action(action: SupportsInt, count: int, kind: str) -> int:
 
 
 def gives_up(limit: int | None, invalid: int) -> bool:
-    """Tells whether an episode is cut short.
+    """Returns whether invalid actions end an episode.
 
     Args:
-        limit: Invalid actions in a row after which it is; None for never.
-        invalid: How many there have been.
+        limit: Number of invalid actions in a row that ends it; None for no limit.
+        invalid: Number of invalid actions in a row so far.
 
     Returns:
-        Whether it is.
+        Whether to end the episode.
 
     Example:
         >>> gives_up(3, 2), gives_up(3, 3), gives_up(0, 0)

@@ -1,7 +1,7 @@
-"""From an agent that was trained in the environment to a policy that schedules.
+"""Turns an agent trained in `BatchingEnv` into a scheduling policy.
 
-An agent is whatever has the method `predict` of stable-baselines3, with masks: a
-MaskablePPO of sb3-contrib, or an object around a model of another library.
+An agent is any object with the method `predict` of stable-baselines3, with masks: a
+MaskablePPO of sb3-contrib, or a wrapper around a model of another library.
 """
 
 import inspect
@@ -25,7 +25,7 @@ _NO_TYPE = -1
 
 
 class Agent(Protocol):
-    """An agent: it chooses actions in `BatchingEnv`.
+    """An agent that chooses actions in `BatchingEnv`.
 
     Example:
         >>> import numpy as np
@@ -48,14 +48,14 @@ class Agent(Protocol):
             deterministic: Whether to take the best action; True when scheduling.
 
         Returns:
-            The type, and a state that is not used.
+            The type, and an unused state.
         """
 
 
 @schedules_are_valid
 @dataclass(frozen=True, eq=False)
 class AgentPolicy:
-    """A policy that asks an agent at each step: one call of `predict` per batch.
+    """A policy that calls an agent's `predict` once per batch.
 
     The agent sees the types in the order of its environment, whatever their order in
     the graph; types that the graph lacks have no nodes.
@@ -67,8 +67,8 @@ class AgentPolicy:
         name: Short name for tables.
 
     Raises:
-        PolicyError: The agent cannot be asked with masks, or was trained for another
-            number of types; or the types are none.
+        PolicyError: The agent's `predict` takes no masks, the agent was trained for
+            another number of types, or `type_keys` is not a list of types.
 
     Example:
         >>> class Largest:
@@ -93,21 +93,21 @@ class AgentPolicy:
         _check_agent(self.agent, len(self.type_keys))
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         return f"<AgentPolicy {self.name!r} for {len(self.type_keys)} types>"
 
     def schedule(self, structure: GraphStructure) -> Schedule:
-        """Schedules a graph by asking the agent once per batch.
+        """Schedules a graph by calling the agent once per batch.
 
         Args:
-            structure: The graph; its types may stand in another order than ours.
+            structure: The graph; its types may be in another order than `type_keys`.
 
         Returns:
             The schedule.
 
         Raises:
             PolicyError: The graph has nodes of a type that the environment did not
-                have, or the agent chose a type that is not on the frontier.
+                have, or the agent did not choose a type on the frontier.
         """
         type_of = self._bind(structure)
         state = new_frontier(
@@ -134,7 +134,7 @@ class AgentPolicy:
         return Schedule(order, start, graph_type[kind], self.name)
 
     def _bind(self, structure: GraphStructure) -> np.ndarray:
-        """Finds the graph's types among the environment's; ``[T] int32``."""
+        """Returns the environment's type for each of the graph's; ``[T] int32``."""
         place = {key: t for t, key in enumerate(self.type_keys)}
         keys = structure.type_keys
         type_of = np.array([place.get(key, _NO_TYPE) for key in keys], np.int32)
@@ -188,7 +188,7 @@ def _check_agent(agent: object, num_types: int) -> None:
             f" predict{signature}, which agents without masks have; train one with"
             " masks, or pass an object with such a method"
         ) from None
-    # Agents of stable-baselines3 know what they were trained on; others need not.
+    # Agents of stable-baselines3 have an observation space; others may not.
     taken = getattr(getattr(agent, "observation_space", None), "shape", None)
     shown = observation_space(num_types).shape
     if taken not in (None, shown):

@@ -1,7 +1,8 @@
-"""The scheduling of sampled graphs as a gymnasium environment.
+"""Gymnasium environment for scheduling sampled graphs.
 
-The transitions and rewards are those that `edbatch.policies.train_policy` learns from;
-this door is for other learners; `AgentPolicy` makes a policy of what they learn.
+The transitions and rewards are those that `edbatch.policies.train_policy` learns from.
+The environment is for other learners; `AgentPolicy` turns a trained agent into a
+policy.
 """
 
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ from edbatch.schedule.sufficient_condition import (
     update_heads,
 )
 
-INVALID_ACTION_REWARD = -2.0  # less than what any type on the frontier pays
+INVALID_ACTION_REWARD = -2.0  # less than the reward of any type on the frontier
 
 
 class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
@@ -40,8 +41,8 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
     the number of nodes that have not run, and the ratio of the sufficient condition: at
     1, some optimal schedule runs this type next.
 
-    Reward: −1 + `alpha` · (that ratio of the chosen type). A type without nodes on
-    the frontier pays `INVALID_ACTION_REWARD` and changes nothing.
+    Reward: −1 + `alpha` · (that ratio of the chosen type). Choosing a type without
+    nodes on the frontier gives `INVALID_ACTION_REWARD` and changes nothing.
 
     Episode: terminated when every node has run. Truncated only after
     `max_invalid_actions` invalid actions in a row, which no masked learner makes.
@@ -49,19 +50,19 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
     Info: ``action_mask`` (``[T] int8``, 1 where a type is on the frontier),
     ``batches`` (how many ran), ``lower_bound`` (no schedule has fewer).
 
-    ``reset(options={"graph": structure})`` takes a graph in place of a sampled one.
+    ``reset(options={"graph": structure})`` uses the given graph instead of a sample.
 
     Args:
         sampler: Draws the graph of each episode from a random generator; small random
             trees if None.
-        type_keys: The types of all its graphs; those of a first sample if None.
+        type_keys: The types of all sampled graphs; those of a first sample if None.
         alpha: Weight of the ratio in the reward, 0 or more.
         max_invalid_actions: See above; None for no limit.
         render_mode: `"ansi"` or None.
 
     Raises:
-        PlanError: An argument is of another type.
-        ValueError: There is no such render mode.
+        PlanError: An argument has the wrong type or is out of range.
+        ValueError: The render mode is unknown.
 
     Example:
         >>> env = gymnasium.make("edbatch/Batching-v0")
@@ -121,7 +122,7 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         self._structure: GraphStructure | None = None
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         return f"<BatchingEnv of {len(self.type_keys)} types>"
 
     @keyboard_interrupts()
@@ -131,15 +132,15 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         """Starts the execution of a graph.
 
         Args:
-            seed: Makes the episodes from here on reproducible.
-            options: ``{"graph": structure}``, or nothing to sample one.
+            seed: Seed that makes this and the following episodes reproducible.
+            options: ``{"graph": structure}``, or nothing to sample a graph.
 
         Returns:
             Observation and info.
 
         Raises:
-            PlanError: There is another option, it is no graph, or the graph's types
-                are not those of the environment.
+            PlanError: There is another option, `graph` is not a graph structure, or its
+                types are not those of the environment.
         """
         given = self._given_graph(options)
         super().reset(seed=seed)
@@ -191,7 +192,7 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
 
         Returns:
             Observation, reward, whether all nodes have run, whether the episode is
-            given up, and info. After the end nothing changes and the reward is 0.
+            truncated, and info. After the end nothing changes and the reward is 0.
 
         Raises:
             ValueError: The action is not in the action space.
@@ -219,7 +220,7 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         return self._observation(), reward, terminated, truncated, self._info()
 
     def action_masks(self) -> np.ndarray:
-        """Tells which types are on the frontier, as sb3-contrib's MaskablePPO asks.
+        """Returns which types are on the frontier; called by sb3-contrib's MaskablePPO.
 
         Returns:
             ``[T] bool``.
@@ -231,7 +232,7 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         """Draws the execution as text.
 
         Returns:
-            What ran last, and what is on the frontier and remains per type; None if
+            The last batch, and the frontier and remaining nodes of each type; None if
             the render mode is None.
         """
         if self.render_mode is None:

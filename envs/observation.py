@@ -12,7 +12,7 @@ _HIGHEST = np.array([2.0**31, 2.0**31, 1], np.float32)
 
 
 def observation_space(num_types: int) -> spaces.Box:
-    """Says what observations look like.
+    """Returns the observation space.
 
     Returns:
         ``Box [T, 3] float32``.
@@ -44,7 +44,7 @@ def observe(state: FrontierState, heads: HeadState) -> np.ndarray:
 
 
 def action_masks(state: FrontierState) -> np.ndarray:
-    """Tells which types are on the frontier.
+    """Returns which types are on the frontier.
 
     Returns:
         ``[T] bool``.

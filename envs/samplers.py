@@ -27,12 +27,12 @@ def sample_tree_structure(
 ) -> GraphStructure:
     """Samples binary trees with a classifier at each root.
 
-    Neighbours are joined in random order until one is left.
+    Neighbouring subtrees are joined in random order until one is left.
 
     Args:
         rng: Random numbers.
-        instances: How many trees.
-        max_leaves: Each has from one to so many leaves.
+        instances: Number of trees.
+        max_leaves: Maximum number of leaves of a tree; the minimum is one.
         kinds: Number of types of inner nodes; each node has a random one.
 
     Returns:
@@ -76,19 +76,19 @@ def sample_lattice_structure(
     words_per_character: float = 0.27,
     max_words: int = 3,
 ) -> GraphStructure:
-    """Samples word lattices over characters, as a lattice-LSTM (Zhang, Yang 2018) has.
+    """Samples word lattices over characters, as in a lattice-LSTM (Zhang, Yang 2018).
 
-    A word reads the character that it begins with, and the character that it ends with
-    reads the character before and all words that end there; each character feeds an
-    output. The share of words is that of Chinese microblogs under the word list of
-    jieba.
+    A word reads the character that it begins with. The character that it ends with
+    reads the previous character and all words that end there; each character feeds an
+    output. The default number of words is that of Chinese microblogs with the word list
+    of jieba.
 
     Args:
         rng: Random numbers.
-        instances: How many lattices.
-        max_characters: Each has from one to so many characters.
-        words_per_character: How many words there are.
-        max_words: At most so many of them end at one character.
+        instances: Number of lattices.
+        max_characters: Maximum number of characters of a lattice; the minimum is one.
+        words_per_character: Mean number of words per character.
+        max_words: Maximum number of words that end at one character.
 
     Returns:
         A graph of the types `character` (by arity), `word` and `out`.
@@ -140,17 +140,17 @@ def sample_dag_structure(
     missing: float = 0.1,
     arities: Sequence[int] | None = None,
 ) -> GraphStructure:
-    """Samples graphs without any pattern; good for finding mistakes.
+    """Samples random graphs without any pattern; useful for finding bugs.
 
     Args:
         rng: Random numbers.
-        instances: How many instances.
-        nodes: Nodes of each.
+        instances: Number of instances.
+        nodes: Number of nodes per instance.
         types: Number of types; each has a random arity.
         max_arity: The largest arity.
         missing: Share of operands that are missing; others may occur twice.
-        arities: The arity of each type, in place of random ones: all graphs then have
-            the same types, as `BatchingEnv` needs them.
+        arities: The arity of each type, instead of random ones: all graphs then have
+            the same types, as `BatchingEnv` requires.
 
     Returns:
         The graph.
@@ -197,14 +197,14 @@ def join_instances(
 
     Args:
         keys: The types.
-        instances: For each instance its nodes in topological order: the type, and the
-            nodes of the same instance that it reads, or `MISSING`.
+        instances: For each instance its nodes in topological order; for each node its
+            type, and the nodes of the same instance that it reads, or `MISSING`.
 
     Returns:
         The graph.
 
     Raises:
-        PlanError: A node is of no type, or reads one that is not before it.
+        PlanError: A node has an unknown type, or reads a node that is not before it.
 
     Example:
         >>> leaf = TypeKey("leaf", "", 0)
@@ -237,7 +237,7 @@ def _check_node(
     operands: Sequence[int],
     num_types: int,
 ) -> None:
-    """Refuses a node that compiled code would read beyond its arrays for."""
+    """Rejects a node that would make compiled code read beyond its arrays."""
     where = f"node {number} of instance {instance}"
     if not 0 <= t < num_types:
         raise PlanError(

@@ -1,7 +1,7 @@
-"""Serving of random arrivals as a gymnasium environment.
+"""Gymnasium environment for serving requests that arrive at random times.
 
-The simulation is that in which `edbatch.policies.serving` trains and compares; this
-door is for other learners.
+The simulation is the one in which `edbatch.policies.serving` trains and compares
+policies. The environment is for other learners.
 """
 
 from typing import Any, SupportsInt
@@ -23,50 +23,51 @@ from edbatch.schedule.serving.simulation import ServingConfig, Simulation
 
 _REWARDS = ("latency", "deadline")
 _SAMPLES = 64  # minibatches of the default sampler
-_NEVER_MS = np.float32(1e9)  # stands for times that are longer, or infinite
+_NEVER_MS = np.float32(1e9)  # replaces longer and infinite times
 
 
 class ServingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
-    """Choose what a server runs next, or to wait, while requests arrive.
+    """Choose what a server runs next, or let it wait, while requests arrive.
 
     Action: ``Discrete(T + 2)``: a type, whose waiting nodes over all requests in flight
     run as one batch, up to the rows that the server allows; ``T`` to wait until the
-    next arrival, or for a quantum; ``T + 1`` to look: it ends the wave of batches,
-    requests that are done are answered and others join. Waiting is for the beginning of
-    a wave, and looking for later. A server that looks after every batch pays the
-    overhead of a wave for each.
+    next arrival, or for a quantum; ``T + 1`` to look: this ends the wave of batches,
+    answers finished requests and lets others join. Waiting is allowed only at the
+    beginning of a wave, looking only later. A server that looks after every batch pays
+    the overhead of a wave for each batch.
 
-    Observation: ``Box [T + 1, 5] float32``. Per type the nodes that wait, those of
-    requests in flight that have not run, for how many milliseconds the oldest request
-    with a waiting node has been here, for how long the first of these nodes has waited,
-    and the least time to a deadline. The last row: requests in flight, requests that
-    have not joined, batches of the wave, and two zeros. Times are those at the
+    Observation: ``Box [T + 1, 5] float32``. Per type: the waiting nodes; the remaining
+    nodes of requests in flight; the time since the arrival of the oldest request with a
+    waiting node; the time since the first of these nodes became ready; and the least
+    time to a deadline. The last row: requests in flight, requests that have arrived but
+    not joined, batches of the wave, and two zeros. Times are in milliseconds, as of the
     beginning of the wave, and at most 1e9.
 
-    Reward: `"latency"`: minus the integral of the number of requests here over the
-    time that the action takes, in request-milliseconds; over an episode, minus the sum
-    of all latencies. The first action pays for a window of the admission before it,
-    too. `"deadline"`: minus the number of requests answered too late. An action that is
-    not allowed changes nothing and pays `invalid_reward`.
+    Reward: `"latency"`: minus the integral of the number of requests in the system over
+    the time of the action, in request-milliseconds; summed over an episode, minus the
+    sum of all latencies. The first action also pays for the admission window before it.
+    `"deadline"`: minus the number of requests answered too late. An action that is not
+    allowed changes nothing and gives `invalid_reward`.
 
-    Episode: truncated when all `requests` are answered; serving has no end of its own.
+    Episode: truncated when all `requests` are answered; serving has no natural end.
 
     Info: ``action_mask`` (``[T + 2] int8``), ``now_ms``, ``answered``, ``late``.
 
     Args:
         library: The instances that requests are drawn from; small random trees if None.
         config: Costs of batches and limits; 50 µs per batch and 2 µs per row if None.
-        arrivals: When requests come; Poisson, 500 per second, if None.
-        requests: How many in an episode.
-        deadline_ms: Time from arrival to deadline; None for none.
+        arrivals: Arrival process; Poisson, 500 requests per second, if None.
+        requests: Number of requests per episode.
+        deadline_ms: Time from arrival to deadline; None for no deadline.
         reward: `"latency"` or `"deadline"`.
         invalid_reward: See above.
-        max_invalid_actions: So many in a row truncate an episode; None for no limit.
+        max_invalid_actions: Number of invalid actions in a row that truncates an
+            episode; None for no limit.
         render_mode: `"ansi"` or None.
 
     Raises:
-        PlanError: An argument is of another type or out of range.
-        ValueError: There is no such render mode.
+        PlanError: An argument has the wrong type or is out of range.
+        ValueError: The render mode is unknown.
 
     Example:
         >>> env = gymnasium.make("edbatch/Serving-v0", requests=5)
@@ -106,7 +107,7 @@ class ServingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         if max_invalid_actions is not None:
             limit = "max_invalid_actions of an environment"
             check_number(PlanError, limit, max_invalid_actions, 0, whole=True)
-        given: object = reward  # perhaps an array, which is in no tuple
+        given: object = reward  # may be an array, for which `in` would fail
         known = isinstance(given, str) and given in _REWARDS
         if not known or (reward == "deadline" and deadline_ms is None):
             raise PlanError(
@@ -137,27 +138,27 @@ class ServingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         self._simulation: Simulation | None = None
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         return f"<ServingEnv of {len(self.type_keys)} types>"
 
     @keyboard_interrupts()
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Starts with an idle server, when the first request has joined.
+        """Starts an episode with an idle server that the first request has joined.
 
-        It joins when it arrives; with an admission in windows, when the first window
+        The request joins when it arrives; with window admission, when the first window
         is over.
 
         Args:
-            seed: Makes the episodes from here on reproducible.
-            options: None; there are none.
+            seed: Seed that makes this and the following episodes reproducible.
+            options: None; this environment has no options.
 
         Returns:
             Observation and info.
 
         Raises:
-            PlanError: There is an option.
+            PlanError: An option is given.
         """
         if options:
             raise PlanError(
@@ -211,7 +212,7 @@ class ServingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         return observation, reward, False, ends or not simulation.is_running, info
 
     def action_masks(self) -> np.ndarray:
-        """Tells which actions are allowed, as sb3-contrib's MaskablePPO asks.
+        """Returns which actions are allowed; called by sb3-contrib's MaskablePPO.
 
         Returns:
             ``[T + 2] bool``; all False after the end.
@@ -220,14 +221,17 @@ class ServingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         return self._masks(simulation.state()) & simulation.is_running
 
     def state(self) -> ServingState:
-        """Returns what a `ServingPolicy` would be shown."""
+        """Returns the state that a `ServingPolicy` would see."""
         return self._started().state()
 
     def action_of(self, decision: int) -> int:
-        """Returns the action of a `ServingPolicy`'s decision.
+        """Converts a `ServingPolicy`'s decision to an action.
 
         Args:
             decision: A type, `WAIT` or `LOOK`.
+
+        Returns:
+            The action.
         """
         num_types = len(self.type_keys)
         return {WAIT: num_types, LOOK: num_types + 1}.get(decision, decision)
@@ -236,7 +240,8 @@ class ServingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         """Draws the server as text.
 
         Returns:
-            What happened last, and what waits per type; None if the render mode is.
+            The last event, and the waiting nodes of each type; None if the render mode
+            is None.
         """
         if self.render_mode is None:
             return None
@@ -328,9 +333,9 @@ def sample_library(sampler: Sampler, count: int, seed: int) -> InstanceLibrary:
     """Samples instances to draw requests from.
 
     Args:
-        sampler: A sampler of minibatches, whose instances are taken apart.
-        count: How many minibatches.
-        seed: Draws them.
+        sampler: A sampler of minibatches, which are split into their instances.
+        count: Number of minibatches.
+        seed: Seed of the sampler.
 
     Returns:
         The library.

@@ -1,8 +1,8 @@
 """Scheduling policies, their training and their file format.
 
-Batches relative to the lower bound on held-out minibatches, greedy and learned: word
+Ratio of batches to the lower bound on held-out minibatches, greedy and learned: word
 lattices 1.40 and 1.23, CLEVR programs 1.16 and 1.08, trees of two types 1.13 and 1.07
-(docs/results-policies.md); on trees of one type greedy meets the bound.
+(docs/results-policies.md). On trees of one type, greedy meets the bound.
 """
 
 from edbatch.policies.comparison import Comparison, compare, meets_bounds

@@ -1,4 +1,4 @@
-"""Comparing policies on the same minibatches: batches, and the time to find them."""
+"""Compares policies on the same minibatches: batches and scheduling time."""
 
 import time
 from collections.abc import Sequence
@@ -17,19 +17,19 @@ from edbatch.schedule.schedule import Schedule
 
 @dataclass(frozen=True)
 class Comparison:
-    """One policy's row.
+    """One policy's row of a comparison.
 
     Attributes:
-        policy: Its name.
-        batches: Batches of each minibatch.
-        mean_batches: Their mean.
-        mean_lower_bound: No policy runs fewer.
-        mean_ratio: Mean quotient of batches and lower bound of a minibatch.
-        worst_ratio: Largest quotient of batches and lower bound in one minibatch.
-        unseen_states: Steps in states that training did not see, all together.
-        schedule_us_per_node: Median time to schedule a minibatch, by its nodes, in
-            microseconds; what the graph keeps once computed is included, compiles are
-            not.
+        policy: The policy's name.
+        batches: Number of batches of each minibatch.
+        mean_batches: Mean of `batches`.
+        mean_lower_bound: Mean lower bound; no policy has a smaller mean.
+        mean_ratio: Mean ratio of batches to lower bound over the minibatches.
+        worst_ratio: Largest ratio of batches to lower bound of one minibatch.
+        unseen_states: Total number of steps in states that training did not see.
+        schedule_us_per_node: Median scheduling time per node of a minibatch, in
+            microseconds. Includes computing the graph's cached properties, but not
+            compilation.
 
     Example:
         >>> from edbatch.policies import Depth, compare
@@ -50,18 +50,18 @@ class Comparison:
 
 
 def meets_bounds(policy: Policy, structures: Sequence[GraphStructure]) -> bool:
-    """Tells whether a policy has as few batches as possible on every minibatch.
+    """Returns whether a policy meets the lower bound on every minibatch.
 
     Args:
         policy: The policy.
         structures: The minibatches.
 
     Returns:
-        Whether each of its schedules meets the lower bound.
+        Whether the number of batches of each schedule equals the lower bound.
 
     Raises:
-        PolicyError: The minibatches are no list of structures, or a policy of one's
-            own returned what is no schedule of one.
+        PolicyError: `structures` is not a list of graph structures, or a custom policy
+            returned an invalid schedule.
 
     Example:
         >>> from edbatch.policies import Greedy
@@ -80,20 +80,20 @@ def meets_bounds(policy: Policy, structures: Sequence[GraphStructure]) -> bool:
 def compare(
     policies: Sequence[Policy], structures: Sequence[GraphStructure], repeats: int = 3
 ) -> list[Comparison]:
-    """Schedules minibatches by several policies.
+    """Schedules the same minibatches with several policies.
 
     Args:
         policies: The policies.
-        structures: The minibatches, none of them without nodes.
-        repeats: How often each schedule is timed.
+        structures: The minibatches, each with at least one node.
+        repeats: How many times to time each schedule.
 
     Returns:
-        One row per policy, in their order.
+        One row per policy, in the order of `policies`.
 
     Raises:
-        PolicyError: There is no minibatch, or one without nodes; nothing is timed; or a
-            policy of one's own returned what is no schedule of a minibatch. An argument
-            is no list of policies, or of structures.
+        PolicyError: `policies` is not a list of policies, or `structures` is not a list
+            of graph structures; there is no minibatch, or one has no nodes; `repeats`
+            is less than 1; or a custom policy returned an invalid schedule.
 
     Example:
         >>> from edbatch.policies import Agenda, Depth
@@ -129,13 +129,13 @@ def _row(
     repeats: int,
 ) -> Comparison:
     for each in structures:
-        policy.schedule(each)  # compiles, which takes more time than a search has
+        policy.schedule(each)  # compiles first, which would exceed a search's budget
     schedules = [_schedule(policy, each) for each in structures]
     batches = [each.num_batches for each in schedules]
     ratios = [b / low for b, low in zip(batches, bounds, strict=True)]
     times = []
     for structure in [*structures] * repeats:
-        fresh = replace(structure)  # without what the graph keeps once it is computed
+        fresh = replace(structure)  # without cached properties
         start = time.perf_counter()
         policy.schedule(fresh)
         times.append((time.perf_counter() - start) * 1e6 / structure.num_nodes)

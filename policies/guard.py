@@ -1,12 +1,12 @@
-"""The guard: the best of a policy's schedule and those of the heuristics.
+"""The guard: takes the best of a policy's schedule and the heuristics' schedules.
 
-A learned policy is better on average, which says nothing about one minibatch. Unless
-its schedule meets the lower bound, it is compared with those of the greedy, agenda,
+A learned policy is better on average, but not necessarily on each minibatch. Unless its
+schedule meets the lower bound, it is compared with the schedules of the greedy, agenda,
 agenda-remaining and depth heuristics for the same minibatch.
 
-Gain: 0.003 to 0.005 of the mean ratio to the lower bound on trees of two types and
-CLEVR programs, nothing on lattices (docs/results-policies.md), and the guarantee for
-each minibatch. Cost: 0.1 to 0.3 us per node where recording takes 2 us.
+Gain: the mean ratio to the lower bound is 0.003 to 0.005 lower on trees of two types
+and CLEVR programs and unchanged on lattices (docs/results-policies.md), with a
+guarantee for each minibatch. Cost: 0.1 to 0.3 us per node; recording takes 2 us.
 """
 
 from dataclasses import dataclass
@@ -31,11 +31,11 @@ class BestOfHeuristics:
 
     Attributes:
         policy: The policy to guard.
-        costs: Measured costs, as from ``edbatch calibrate``: then it is predicted time
-            that is never more, whatever the number of batches.
+        costs: Measured costs, as from ``edbatch calibrate``. With costs, schedules are
+            compared by predicted time instead of by number of batches.
 
     Raises:
-        PolicyError: They are no policy and no costs.
+        PolicyError: `policy` is not a policy, or `costs` is not a `CostModel`.
 
     Example:
         >>> from edbatch.policies import Depth
@@ -68,11 +68,12 @@ class BestOfHeuristics:
             structure: The graph.
 
         Returns:
-            The schedule of fewest batches, or least time, the policy's own if no other
-            is better; its `policy` says whose it is.
+            The schedule with the fewest batches, or the least predicted time; the
+            policy's own unless another is better. Its `policy` names the policy that
+            made it.
 
         Raises:
-            PolicyError: As for the policy.
+            PolicyError: Raised by the policy, or a type has no measured costs.
         """
         best = self.policy.schedule(structure)
         if self.costs is None and best.num_batches <= lower_bound(structure):
@@ -93,15 +94,14 @@ class BestOfHeuristics:
 
 
 def guarded(policy: Policy, costs: CostModel | None = None) -> Policy:
-    """Guards a policy that was learned, or that searches, as `edbatch.batch` does.
+    """Guards a learned or searching policy, as `edbatch.batch` does.
 
     Args:
         policy: The policy.
         costs: As for `BestOfHeuristics`.
 
     Returns:
-        The guarded policy; any other, such as a heuristic that was asked for by name,
-        as it is.
+        The guarded policy; any other policy, such as a heuristic, unchanged.
 
     Example:
         >>> guarded(Depth()).name

@@ -1,13 +1,13 @@
-"""The heuristics of the field: depth, agenda, and greedy by sufficient condition.
+"""Heuristic policies: depth, agenda, agenda-remaining and greedy.
 
 Each is one compiled pass. *Depth* (TensorFlow Fold: Looks et al. 2017) runs all nodes
-of one type at one depth together; *agenda* (DyNet: Neubig, Goldberg, Dyer 2017) the
-frontier type of smallest mean depth, over all nodes of the type, run or not: these
-means are computed once. *Agenda-remaining*, a variant, takes the mean over the nodes
-that have not run. *Greedy* takes the type with the largest ratio of the sufficient
-condition (ED-Batch). DyNet leaves ties to the order of a container; here they go to the
-type that was recorded first, so schedules are deterministic. DyNet counts depths from
-1, which makes no difference.
+of one type at one depth together. *Agenda* (DyNet: Neubig, Goldberg, Dyer 2017) runs
+the frontier type with the smallest mean depth over all nodes of the type, whether they
+have run or not, so these means are computed once. *Agenda-remaining*, a variant, takes
+the mean over the nodes that have not run. *Greedy* runs the type with the largest ratio
+of the sufficient condition (ED-Batch). DyNet breaks ties by the order of a container;
+here the type recorded first wins, so schedules are deterministic. DyNet counts depths
+from 1, which makes no difference.
 """
 
 import numpy as np
@@ -30,7 +30,7 @@ from edbatch.schedule.sufficient_condition import best_ratio, new_heads, update_
 
 @schedules_are_valid
 class Depth:
-    """All nodes of one type at one depth form a batch. Time O(N + E).
+    """Runs all nodes of one type at one depth as a batch. Time O(N + E).
 
     Example:
         >>> from edbatch.schedule.examples import tree
@@ -41,7 +41,7 @@ class Depth:
     name = "depth"
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         return f"{type(self).__name__}()"
 
     @keyboard_interrupts()
@@ -52,7 +52,7 @@ class Depth:
             structure: The graph's structure.
 
         Returns:
-            The schedule; it is valid.
+            A valid schedule.
         """
         order, start, kind = _by_depth(
             structure.node_type, structure.depth, structure.num_types
@@ -62,7 +62,7 @@ class Depth:
 
 @schedules_are_valid
 class Agenda:
-    """The type whose nodes have the smallest mean depth. Time O(N + E + ST).
+    """Runs the type with the smallest mean depth. Time O(N + E + ST).
 
     Example:
         >>> from edbatch.schedule.examples import tree
@@ -73,7 +73,7 @@ class Agenda:
     name = "agenda"
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         return f"{type(self).__name__}()"
 
     @keyboard_interrupts()
@@ -84,7 +84,7 @@ class Agenda:
             structure: The graph's structure.
 
         Returns:
-            The schedule; it is valid.
+            A valid schedule.
         """
         order, start, kind = _by_agenda(*_arrays(structure), structure.depth, False)
         return Schedule(order, start, kind, self.name)
@@ -92,7 +92,7 @@ class Agenda:
 
 @schedules_are_valid
 class AgendaRemaining:
-    """The type whose remaining nodes have the smallest mean depth. Time O(N + E + ST).
+    """Runs the type with the smallest mean remaining depth. Time O(N + E + ST).
 
     Example:
         >>> from edbatch.schedule.examples import tree
@@ -106,18 +106,18 @@ class AgendaRemaining:
     name = "agenda-remaining"
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         return f"{type(self).__name__}()"
 
     @keyboard_interrupts()
     def schedule(self, structure: GraphStructure) -> Schedule:
-        """Schedules a graph by mean depth of what remains.
+        """Schedules a graph by the mean depth of each type's remaining nodes.
 
         Args:
             structure: The graph's structure.
 
         Returns:
-            The schedule; it is valid.
+            A valid schedule.
         """
         order, start, kind = _by_agenda(*_arrays(structure), structure.depth, True)
         return Schedule(order, start, kind, self.name)
@@ -125,7 +125,7 @@ class AgendaRemaining:
 
 @schedules_are_valid
 class Greedy:
-    """The type with the largest ratio of the sufficient condition. Time O(T(N + E)).
+    """Runs the type with the largest ratio of ready nodes to heads. Time O(T(N + E)).
 
     Example:
         >>> from edbatch.schedule.examples import tree
@@ -136,7 +136,7 @@ class Greedy:
     name = "greedy"
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         return f"{type(self).__name__}()"
 
     @keyboard_interrupts()
@@ -147,7 +147,7 @@ class Greedy:
             structure: The graph's structure.
 
         Returns:
-            The schedule; it is valid.
+            A valid schedule.
         """
         order, start, kind = _by_ratio(*_arrays(structure))
         return Schedule(order, start, kind, self.name)
@@ -156,7 +156,7 @@ class Greedy:
 def _arrays(
     structure: GraphStructure,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """A graph as compiled policies take it, which start it and run it in one call."""
+    """Returns the arguments of `compiled_frontier`."""
     return (
         structure.node_type,
         structure.operand_start,
@@ -168,7 +168,7 @@ def _arrays(
 @kernel
 def _by_depth(node_type, depth, num_types):
     n = len(node_type)
-    levels = np.int64(0)  # not the literal, for which Numba compiles callees again
+    levels = np.int64(0)  # not a literal: Numba would compile the callees again
     for v in range(n):
         levels = max(levels, depth[v] + 1)
     # Two stable counting sorts, by type and then by depth.
@@ -235,7 +235,7 @@ def _by_agenda(node_type, operand_start, operand_node, num_types, depth, of_rema
 
 
 def mean_depths(structure: GraphStructure) -> np.ndarray:
-    """Returns the mean depth of the nodes of each type, ``[T] float64``; 0 of none."""
+    """Returns the mean depth of each type's nodes, ``[T] float64``; 0 for no nodes."""
     count = np.bincount(structure.node_type, minlength=structure.num_types)
     depth_sum = np.zeros(structure.num_types, np.int64)
     np.add.at(depth_sum, structure.node_type, structure.depth)
@@ -244,7 +244,7 @@ def mean_depths(structure: GraphStructure) -> np.ndarray:
 
 @kernel
 def smallest_mean_depth(state: FrontierState, mean: np.ndarray) -> int:
-    """Returns the frontier type of smallest mean depth.
+    """Returns the frontier type with the smallest mean depth.
 
     Args:
         state: A `FrontierState`.

@@ -1,4 +1,4 @@
-"""Policies by name, by file, or as they are."""
+"""Finds policies by name or file."""
 
 from collections.abc import Callable
 from importlib import resources
@@ -16,18 +16,18 @@ HEURISTICS: dict[str, Callable[[], Policy]] = {
     "agenda-remaining": AgendaRemaining,
     "greedy": Greedy,
 }
-# Policies that come with edbatch, made by experiments/make_zoo.py.
+# Prefix of policies that come with edbatch, made by experiments/make_zoo.py.
 _ZOO = "zoo:"
 
 
 def get_policy(spec: str | PathLike[str] | Policy) -> Policy:
-    """Finds a policy.
+    """Finds a policy by name or file.
 
     Args:
         spec: `"depth"`, `"agenda"`, `"agenda-remaining"` or `"greedy"`; ``"zoo:"`` and
             the name of a workload for a policy that comes with edbatch, see
             `zoo_names`; the path of a policy file, which ends in ``.json`` or exists;
-            or a policy, which is returned.
+            or a policy, which is returned unchanged.
 
     Returns:
         The policy.
@@ -63,7 +63,7 @@ def get_policy(spec: str | PathLike[str] | Policy) -> Policy:
 
 
 def is_policy_name(text: str) -> bool:
-    """Tells whether a text names a policy for minibatches: a heuristic, or zoo:NAME.
+    """Returns whether a text is a heuristic's name or zoo:NAME.
 
     Example:
         >>> is_policy_name("greedy"), is_policy_name("zoo:tree-lstm")

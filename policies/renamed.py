@@ -1,4 +1,4 @@
-"""Public names that changed: the old ones work for one more version, with a warning."""
+"""Renamed public names: the old ones work for one more version, with a warning."""
 
 import importlib
 import warnings
@@ -7,7 +7,7 @@ _NEW_NAMES = {"Guarded": "BestOfHeuristics", "Searched": "BeamSearch"}
 
 
 def __getattr__(name: str) -> object:
-    """Finds what `edbatch.policies` offered under an old name."""
+    """Returns the object that `edbatch.policies` exported under an old name."""
     if name not in _NEW_NAMES:
         raise AttributeError(f"module 'edbatch.policies' has no attribute {name!r}")
     new = _NEW_NAMES[name]

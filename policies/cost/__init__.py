@@ -1,5 +1,6 @@
-"""Costs of batches: a model of measured times, and its file.
+"""Cost model of batches, fitted to measured times, and its file format.
 
-Schedules chosen by it take up to 4% less time than those chosen by the number of
-batches, where they differ (`experiments/cost_objective.py`, docs/results-policies.md).
+Schedules chosen by predicted time take up to 4% less time than schedules chosen by the
+number of batches, where the two differ (`experiments/cost_objective.py`,
+docs/results-policies.md).
 """

@@ -1,7 +1,7 @@
-"""Cost files: measured times of cells as JSON that people can read and compare.
+"""Cost files: measured times of cells as readable JSON that can be diffed.
 
-One type per line, named as in policy files. Unlike a policy, costs belong to a hidden
-size and to a machine; the file says to which.
+One type per line, named as in policy files. Unlike a policy, costs are specific to a
+hidden size and a machine; the file records both.
 """
 
 from os import PathLike
@@ -20,7 +20,7 @@ from edbatch.policies.files.json_file import (
 
 
 def save_costs(costs: CostModel, path: str | PathLike[str]) -> Path:
-    """Writes costs; a reader sees the old file or the new one, never a part.
+    """Writes a cost file atomically: readers see the old file or the new one.
 
     Args:
         costs: The costs.
@@ -46,13 +46,13 @@ def save_costs(costs: CostModel, path: str | PathLike[str]) -> Path:
 
 
 def get_costs(costs: Any) -> CostModel | None:
-    """Returns measured costs, read from a file if it is one.
+    """Returns measured costs, reading them if given a path.
 
     Args:
-        costs: A `CostModel`, a file, or None for none.
+        costs: A `CostModel`, the path of a cost file, or None for no costs.
 
     Raises:
-        PolicyError: It is none of these, or the file cannot be read.
+        PolicyError: `costs` is none of these, or the file cannot be read.
     """
     if isinstance(costs, str | PathLike):
         return load_costs(costs)
@@ -74,7 +74,7 @@ def load_costs(path: str | PathLike[str]) -> CostModel:
         The costs.
 
     Raises:
-        PolicyError: The file does not exist, is damaged, is no cost file, or was
+        PolicyError: The file does not exist, is damaged, is not a cost file, or was
             written by a later version.
 
     Example:
@@ -90,7 +90,7 @@ def load_costs(path: str | PathLike[str]) -> CostModel:
 
 
 def parse_costs(text: str, source: str = "this text") -> CostModel:
-    """Reads the content of a cost file.
+    """Parses the content of a cost file.
 
     Raises:
         PolicyError: As for `load_costs`.
@@ -99,7 +99,7 @@ def parse_costs(text: str, source: str = "this text") -> CostModel:
 
 
 def _build(content: dict[str, Any], _version: int) -> CostModel:
-    """Builds the costs; raises `ValueError` with a clause that says what is wrong."""
+    """Builds the costs; raises `ValueError` with a clause that names the problem."""
     types = read_entry(content, "the file", "types", list)
     where = [f"type {k}" for k in range(len(types))]
     rows = list(zip(types, where, strict=True))

@@ -1,15 +1,16 @@
 """The cost model: measured times of a model's cells as a function of width.
 
-Policies count batches, as if all cost the same. They do not: a batch of a classifier is
-over when one of a wide tree cell has hardly read its weights. `edbatch calibrate`
-measures how long each type takes in chunks of each width, and this gives the time of a
-batch, of a schedule, and what one batch more of each type costs: the part of a batch's
-time that does not depend on how many nodes are in it, and all that a better schedule
-can save, since every schedule runs the same nodes.
+Policies count batches as if all cost the same. They do not: a batch of a classifier is
+done before a batch of a wide tree cell has read its weights. `edbatch calibrate`
+measures the time of each type in chunks of each width. From these times, the cost model
+predicts the time of a batch, the time of a schedule, and the cost of one more batch of
+each type: the fixed part of a batch's time, independent of its number of nodes. The
+fixed part is all that a better schedule can save, since every schedule runs the same
+nodes.
 
-Gain of going by time and not by number: 2 to 4% of the forward pass on minibatches
-where the choice differs (lattices, trees of two types), nothing on trees of one type
-and CLEVR programs. Predictions are 2 to 17% off (docs/results-policies.md).
+Gain of minimizing time instead of the number of batches: 2 to 4% of the forward pass on
+minibatches where the choice differs (lattices, trees of two types), none on trees of
+one type and CLEVR programs. Predictions are 2 to 17% off (docs/results-policies.md).
 """
 
 from collections.abc import Sequence
@@ -37,15 +38,15 @@ class CostRecord:
     """The record of a calibration.
 
     Attributes:
-        workload: On what, in the user's words.
+        workload: Description of the measured workload, given by the user.
         device: Kind of device.
         jax: Version of JAX.
         hidden: Length of the model's states; None if the model is the user's own.
         batch_size: Instances per minibatch.
-        minibatches: Minibatches that were measured.
-        rounds: How often each was.
-        error_percent: Difference of predicted and measured times of minibatches that
-            the costs were not fitted to, the median, and the mean over policies.
+        minibatches: Number of measured minibatches.
+        rounds: How many times each was measured.
+        error_percent: Median relative error of predicted times, in percent, on
+            minibatches that the costs were not fitted to; mean over policies.
 
     Example:
         >>> record = CostRecord("tree-lstm", "cpu", "0.10.2", 128, 64, 5, 7, 6.0)
@@ -71,12 +72,13 @@ class CostModel:
         types: The types.
         widths: Widths of chunks, in rows, ascending.
         chunk_us: Time of one chunk of each width, per type; ``[T][W]``.
-        measured_widths: How many of the widths were measured for each type, from the
-            narrowest on; the others, which the data do not need, are extrapolated.
-        batches: Batches of each type per minibatch, when it was measured.
-        switch_us: Fixed time of a batch beside its chunks.
-        call_us: Fixed time of a minibatch beside its batches.
-        record: How it was measured.
+        measured_widths: Number of widths that were measured for each type, starting
+            with the narrowest; the others, which the data do not need, are
+            extrapolated.
+        batches: Batches of each type per minibatch in the calibration.
+        switch_us: Fixed time of a batch, besides its chunks.
+        call_us: Fixed time of a minibatch, besides its batches.
+        record: Record of the calibration.
 
     Raises:
         PolicyError: There is no type, the lengths do not agree, a width is out of
@@ -146,7 +148,7 @@ class CostModel:
                 )
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         return f"<CostModel of {len(self.types)} types in {len(self.widths)} widths>"
 
     def batch_us(self, key: TypeKey, count: int) -> float:
@@ -154,13 +156,13 @@ class CostModel:
 
         Args:
             key: The type of its nodes.
-            count: How many they are, at least 1.
+            count: Its number of nodes, at least 1.
 
         Returns:
-            Microseconds, of the cheapest cut into chunks.
+            Microseconds, for the cheapest way to cut the batch into chunks.
 
         Raises:
-            PolicyError: No type of this cell and its parameters was measured.
+            PolicyError: No type with this cell and parameter path was measured.
         """
         return float(self._batches_us(self.places((key,)), np.array([count]))[0])
 
@@ -169,7 +171,7 @@ class CostModel:
 
         Args:
             schedule: The schedule.
-            type_keys: The types of the graph that it was made for.
+            type_keys: The types of the scheduled graph.
 
         Returns:
             Microseconds.
@@ -181,16 +183,16 @@ class CostModel:
         return float(self._batches_us(place, np.diff(schedule.batch_start)).sum())
 
     def affine_us(self, key: TypeKey) -> tuple[float, float]:
-        """Splits the time of a batch into a fixed part and one per node.
+        """Splits the time of a batch into a fixed part and a part per node.
 
         Args:
             key: The type of its nodes.
 
         Returns:
-            Both in microseconds, neither negative: the least squares fit to the times
-            of batches of up to four of the widest chunks. Errors count relative to the
-            time, and each doubling of the number of nodes as much as another, so that
-            small batches, the ones that a schedule could merge, are met best.
+            Both parts in microseconds, neither negative: a least-squares fit to the
+            times of batches of up to four chunks of the largest width. Errors are
+            relative to the time, and each doubling of the number of nodes has the same
+            weight, so the fit is best for small batches, which a schedule could merge.
 
         Raises:
             PolicyError: As `batch_us`.
@@ -199,7 +201,7 @@ class CostModel:
         return float(fixed), float(per_node)
 
     def batch_overhead_us(self, type_keys: Sequence[TypeKey]) -> np.ndarray:
-        """Returns what one batch more of each type costs: the fixed part of its time.
+        """Returns the cost of one more batch of each type: the fixed part of its time.
 
         Args:
             type_keys: The types of a graph.
@@ -213,15 +215,15 @@ class CostModel:
         return self._affine[self.places(type_keys), 0]
 
     def batch_overhead(self, type_keys: Sequence[TypeKey]) -> np.ndarray:
-        """As `batch_overhead_us`, in batches in place of microseconds.
+        """Returns `batch_overhead_us` in units of batches instead of microseconds.
 
         Args:
             type_keys: The types of a graph.
 
         Returns:
-            ``[T] float64``, scaled so that the mean over the batches of the measured
-            minibatches is 1: weights of types for whoever counts batches. A weight is
-            0 where a batch more costs nothing; all are 1 where nothing cost anything.
+            ``[T] float64``: weights of the types for counting batches, scaled so that
+            the mean over the batches of the measured minibatches is 1. A weight is 0
+            where one more batch costs nothing; all are 1 if no batch costs anything.
 
         Raises:
             PolicyError: As `batch_us`.
@@ -233,13 +235,14 @@ class CostModel:
         return overhead[self.places(type_keys)] * (sum(self.batches) / total)
 
     def batch_weights(self, type_keys: Sequence[TypeKey]) -> np.ndarray:
-        """As `batch_overhead`, but at least 0.01: the minimum relative cost.
+        """Returns `batch_overhead`, but at least 0.01, the minimum relative cost.
 
         Args:
             type_keys: The types of a graph.
 
         Returns:
-            What searches and training minimize the sum of; ``[T] float64``.
+            Cost of a batch of each type; searches and training minimize the sum over
+            batches. ``[T] float64``.
 
         Raises:
             PolicyError: As `batch_us`.
@@ -247,17 +250,17 @@ class CostModel:
         return np.maximum(self.batch_overhead(type_keys), _LEAST_WEIGHT)
 
     def places(self, type_keys: Sequence[TypeKey]) -> np.ndarray:
-        """Finds the types of a graph among those that were measured.
+        """Finds the types of a graph among the measured types.
 
         Args:
             type_keys: The types of a graph.
 
         Returns:
-            Positions in `types`, ``[T] int64``. A type that agrees with measured ones
-            in cell and parameters only is taken for that of the nearest arity.
+            Positions in `types`, ``[T] int64``. A type that matches measured types only
+            in cell and parameter path is mapped to the one of the nearest arity.
 
         Raises:
-            PolicyError: No type of a cell and its parameters was measured.
+            PolicyError: No measured type has the cell and parameter path of a type.
         """
         return np.array([self._place(key) for key in type_keys], np.int64)
 
@@ -285,7 +288,7 @@ class CostModel:
 
     @cached_property
     def _table(self) -> np.ndarray:
-        """Time of the cheapest cut by type and number of nodes; [T, L + 1]."""
+        """Least total time of a batch's chunks, by type and nodes; [T, L + 1]."""
         chunk_us = np.array(self.chunk_us)
         widths = np.array(self.widths)
         table = np.zeros((len(self.types), 4 * self.widths[-1] + 1))
@@ -296,13 +299,13 @@ class CostModel:
 
     @cached_property
     def _affine(self) -> np.ndarray:
-        """Fixed part, and part per node, of the time of a batch; [T, 2]."""
+        """Fixed part and part per node of the time of a batch; [T, 2]."""
         count = np.arange(1, self._table.shape[1])
         times = self._table[:, count] + self.switch_us
         return np.array([fit_affine(count, each) for each in times]).reshape(-1, 2)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickles the costs, and not the tables that follow from them."""
+        """Pickles the fields, without the cached tables derived from them."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def save(self, path: str | PathLike[str]) -> Path:
@@ -342,7 +345,7 @@ def require_costs(costs: object) -> None:
     """Checks that costs are None or a `CostModel`.
 
     Raises:
-        PolicyError: They are something else.
+        PolicyError: `costs` is something else.
     """
     if costs is not None and not isinstance(costs, CostModel):
         raise PolicyError(
@@ -353,14 +356,14 @@ def require_costs(costs: object) -> None:
 
 
 def fit_affine(count: np.ndarray, times: np.ndarray) -> tuple[float, float]:
-    """Fits times by ``fixed + per_node * count``.
+    """Fits ``fixed + per_node * count`` to times.
 
     Args:
         count: Numbers of nodes, 1 or more; ``[n]``.
-        times: The time of each; ``[n]``.
+        times: The time for each number; ``[n]``.
 
     Returns:
-        Both parts, 0 or more; see `CostModel.affine_us`.
+        ``fixed`` and ``per_node``, each 0 or more; see `CostModel.affine_us`.
 
     Example:
         >>> fit_affine(np.array([1, 2, 3]), np.array([1.0, 4.0, 9.0]))[0]
@@ -372,7 +375,7 @@ def fit_affine(count: np.ndarray, times: np.ndarray) -> tuple[float, float]:
     (fixed, per_node), *_ = np.linalg.lstsq(columns, times * weight)
     if fixed >= 0 and per_node >= 0:
         return float(fixed), float(per_node)
-    # One of them is 0 then, and the other is the best alone.
+    # Otherwise one of them is 0, and the other is fitted alone.
     k = 1 if fixed < 0 else 0
     alone = columns[:, k] @ (times * weight) / (columns[:, k] @ columns[:, k])
     return (0.0, float(alone)) if k else (float(alone), 0.0)

@@ -1,8 +1,8 @@
-"""The JSON files of policies and of costs: their common form.
+"""Common JSON format of policy files and cost files.
 
-Each says what it is and of which version. A reader builds the content from
-entries, and raises `ValueError` with a clause that says what is wrong with one; here
-it becomes a sentence that names the file and the fix.
+Each file states its format and version. A reader builds an object from the entries, and
+raises `ValueError` with a clause that names the problem. This module turns the clause
+into a `PolicyError` that names the file and the fix.
 """
 
 import json
@@ -24,8 +24,8 @@ from edbatch.policies.fsm.training_record import is_number
 T = TypeVar("T")
 
 _MAX_BYTES = 2**28
-_MISSPELT = 0.8  # how like a known name an unknown one is, as `difflib` counts it
-_AGAIN = re.compile(r"; train [\w ]+ again$")  # an advice that the file's replaces
+_MISSPELT = 0.8  # least similarity, by `difflib`, of a misspelt name to a known one
+_AGAIN = re.compile(r"; train [\w ]+ again$")  # advice that the file's own replaces
 
 _KINDS = {
     str: "string",
@@ -39,18 +39,19 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class JsonFormat:
-    """A kind of file.
+    """A file format and the wording of its error messages.
 
     Attributes:
-        what: What it holds, for messages, such as ``"policy"``.
-        subject: The same as the subject of a sentence, such as ``"a policy is"``.
-        name: What its entry ``format`` says.
-        version: The latest version that can be read, and the one that is written
-            where no earlier one will do.
-        writer: What writes such files.
-        again: How to get such a file anew.
-        by_line: Entries whose own entries stand on a line each.
-        other_kinds: Values of the entry ``kind`` that other readers read, and which.
+        what: Noun for the content, such as ``"policy"``.
+        subject: Subject and verb of a sentence, such as ``"a policy is"``.
+        name: Value of the entry ``format``.
+        version: Latest version that can be read; also the version that is written,
+            unless an earlier one suffices.
+        writer: Command or function that writes such files.
+        again: Advice on how to recreate such a file.
+        by_line: Entries whose own entries are written one per line.
+        other_kinds: Values of the entry ``kind`` that need another reader, each with
+            advice that names the reader.
     """
 
     what: str
@@ -63,10 +64,10 @@ class JsonFormat:
     other_kinds: tuple[tuple[str, str], ...] = ()
 
     def text(self, content: dict[str, Any], version: int | None = None) -> str:
-        """Returns the text of a file with some content, which ends in a new line.
+        """Returns the text of a file, with a newline at its end.
 
         Args:
-            content: Its entries.
+            content: The entries.
             version: The first version that has all of them; None for the latest.
 
         Returns:
@@ -95,12 +96,15 @@ class JsonFormat:
         content: dict[str, Any],
         version: int | None = None,
     ) -> Path:
-        """Writes a file; a reader sees the old one or the new one, never a part.
+        """Writes a file atomically: readers see the old file or the new one.
 
         Args:
             path: The file; replaced if it exists.
-            content: Its entries.
+            content: The entries.
             version: The first version that has all of them; None for the latest.
+
+        Returns:
+            The path.
 
         Raises:
             PolicyError: The file cannot be written.
@@ -117,7 +121,7 @@ class JsonFormat:
         return path
 
     def path(self, value: object) -> Path:
-        """Returns a path that the user gave; `PolicyError` where it is none."""
+        """Converts a user's argument to a path; raises `PolicyError` if it is none."""
         return as_path(PolicyError, f"a {self.what} file", value)
 
     def read(self, path: Path) -> str:
@@ -147,16 +151,19 @@ class JsonFormat:
     def parse(
         self, text: str, source: str, build: Callable[[dict[str, Any], int], T]
     ) -> T:
-        """Builds the content of a file.
+        """Parses the text of a file and builds an object from its entries.
 
         Args:
-            text: The content.
+            text: The text of the file.
             source: Where it comes from, for messages.
             build: Takes the entries and the version; raises `ValueError` with a clause
-                that says what is wrong.
+                that names the problem.
+
+        Returns:
+            The result of `build`.
 
         Raises:
-            PolicyError: The text is damaged, is no such file, or of a later version.
+            PolicyError: The text is damaged, has another format, or a later version.
         """
         content = self._read_json(text, source)
         if not isinstance(content, dict) or content.get("format") != self.name:
@@ -236,7 +243,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Makes an object of its entries; raises `ValueError` if a name is there twice."""
+    """Builds an object from its entries; raises `ValueError` on a duplicate name."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -251,7 +258,7 @@ def json_text(value: Any) -> str:
 
 
 def type_entry(key: TypeKey) -> dict[str, Any]:
-    """Returns the entry of a type."""
+    """Returns the JSON entry of a type."""
     return {name: getattr(key, name) for name in _TYPE_KEY}
 
 
@@ -264,7 +271,10 @@ def read_types(entries: list[Any], *others: str) -> tuple[TypeKey, ...]:
 
     Args:
         entries: Their JSON values.
-        *others: What the entries of a type hold beside its name.
+        *others: Names of further entries of a type, besides the fields of its key.
+
+    Returns:
+        The types.
 
     Raises:
         ValueError: An entry is wrong or misspelt, or repeats a type.
@@ -287,12 +297,16 @@ def read_entry(values: Any, where: str, name: str, kind: type) -> Any:
 
     Args:
         values: A JSON value, which should be an object.
-        where: What it is, for messages.
+        where: Description of the object, for messages.
         name: The entry.
-        kind: The type that it should have; an integer will do for a float.
+        kind: The expected type; an integer is accepted for a float.
+
+    Returns:
+        The value of the entry.
 
     Raises:
-        ValueError: The value is no object, has no such entry, or one of another type.
+        ValueError: The value is not an object, lacks the entry, or the entry has
+            another type.
 
     Example:
         >>> read_entry({"visits": 3}, "state 0", "visits", float)
@@ -313,10 +327,10 @@ def read_entry(values: Any, where: str, name: str, kind: type) -> Any:
 def check_names(values: dict[str, Any], where: str, known: Iterable[str]) -> None:
     """Checks that an object has no misspelt entries.
 
-    Others that are unknown are allowed: comments, or what a later version adds.
+    Other unknown entries are allowed: comments, or additions of a later version.
 
     Raises:
-        ValueError: There is one.
+        ValueError: An entry is misspelt.
     """
     names = [*known]
     for name in values:
@@ -326,7 +340,7 @@ def check_names(values: dict[str, Any], where: str, known: Iterable[str]) -> Non
 
 
 def check_file_names(content: dict[str, Any], *known: str) -> None:
-    """Checks likewise the entries of a whole file."""
+    """Checks the top-level entries of a file for misspelt names."""
     check_names(content, "the file", (*_HEADER, *known))
 
 

@@ -1,9 +1,9 @@
-"""Policy files: a state machine as JSON that people can read and compare.
+"""Policy files: a state machine as readable JSON.
 
 The file holds one type, one state and one entry of the training record per line,
 sorted, so that two policies can be compared with ``diff``. Types are named by cell,
-parameters and arity, never by shapes: a policy serves every hidden size. Equal
-machines give the same bytes.
+parameters and arity, never by shapes, so a policy works for every hidden size. Equal
+machines produce identical files.
 """
 
 from os import PathLike
@@ -30,7 +30,7 @@ from edbatch.policies.smooth_bound.weights import EQUAL_WEIGHTS, BoundWeights
 
 
 def save_policy(policy: StateMachine, path: str | PathLike[str]) -> Path:
-    """Writes a policy; a reader sees the old file or the new one, never a part.
+    """Writes a policy file atomically: readers see the old file or the new one.
 
     Args:
         policy: The policy.
@@ -40,7 +40,7 @@ def save_policy(policy: StateMachine, path: str | PathLike[str]) -> Path:
         The path.
 
     Raises:
-        PolicyError: The file cannot be written, or could not be read again; see
+        PolicyError: The file cannot be written, or could not be read back; see
             `StateMachine.save`.
 
     Example:
@@ -67,7 +67,7 @@ def load_policy(path: str | PathLike[str]) -> StateMachine:
         The policy.
 
     Raises:
-        PolicyError: The file does not exist, is damaged, is no policy file, or was
+        PolicyError: The file does not exist, is damaged, is not a policy file, or was
             written by a later version.
 
     Example:
@@ -83,12 +83,12 @@ def load_policy(path: str | PathLike[str]) -> StateMachine:
 
 
 def policy_text(policy: StateMachine) -> str:
-    """Returns the content of a policy's file, JSON that ends in a new line."""
+    """Returns the content of a policy's file: JSON with a newline at its end."""
     return POLICIES.text(policy.to_json(), file_version(policy))
 
 
 def parse_policy(text: str, source: str = "this text") -> StateMachine:
-    """Reads the content of a policy file.
+    """Parses the content of a policy file.
 
     Raises:
         PolicyError: As for `load_policy`.
@@ -97,23 +97,23 @@ def parse_policy(text: str, source: str = "this text") -> StateMachine:
 
 
 def _upgraded(content: dict[str, Any], version: int) -> dict[str, Any]:
-    """Adds what earlier versions did not have to what was read from such a file."""
+    """Adds the entries that files of earlier versions lack."""
     training = content.get("training")
     if version == 1:
         content = content | {"soft_bound": EQUAL_WEIGHTS.to_json([])}
         if isinstance(training, dict):
-            # There was no tuning, and patience for all trials.
+            # Version 1 had no tuning, and its patience covered all trials.
             patience = training.get("max_trials", 0)
             training = {"generations": 0, "patience": patience, "curve": []} | training
     if version <= 2 and isinstance(training, dict) and "held_out_agenda" in training:
-        # What was called agenda is agenda-remaining.
+        # Up to version 2, agenda-remaining was called agenda.
         remaining = {"held_out_agenda_remaining": training["held_out_agenda"]}
         training = training | remaining | {"held_out_agenda": None}
     return content | {"training": training}
 
 
 def _build(content: dict[str, Any], version: int) -> StateMachine:
-    """Builds the machine; raises `ValueError` with a clause that says what is wrong."""
+    """Builds the machine; raises `ValueError` with a clause that names the problem."""
     names = ("encoding", "types", "soft_bound", "states", "training")
     check_file_names(content, *names)
     content = _upgraded(content, version)

@@ -1,4 +1,4 @@
-"""Writing a file so that a reader sees the old one or the new one, never a part."""
+"""Atomic file writes: a reader sees the old file or the new one, never a part."""
 
 import errno
 import os
@@ -8,22 +8,24 @@ from pathlib import Path
 
 from edbatch.schedule.interrupt import deferred_interrupt
 
-_LONGEST_SUFFIX = 16  # of those that name a format
+_LONGEST_SUFFIX = 16  # longer suffixes do not name a format
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Writes a file beside its place, and then puts it there.
+    """Writes a temporary file in the same folder, then renames it to `path`.
 
     Args:
-        path: The file; replaced if it exists. Of a link the target is replaced. What is
-            no file but a device or a pipe is written to.
-        write: Writes to the path that it is given, whose suffix is that of `path`.
+        path: The file; replaced if it exists. If it is a link, its target is replaced.
+            A device or a pipe is written to directly.
+        write: Writes to the path that it is called with, which has the suffix of
+            `path`.
 
     Raises:
-        OSError: It cannot be written, with its name; nothing has changed then.
+        OSError: The file cannot be written; the error names it, and nothing has
+            changed.
     """
     target = Path(os.path.realpath(path))
-    # As short as the longest name of a file allows, whatever that of the target.
+    # A short name, because the target's own may be as long as file names can be.
     suffix = target.suffix if len(target.suffix) <= _LONGEST_SUFFIX else ""
     beside = target.parent / f".{secrets.token_hex(4)}.tmp{suffix}"
     try:
@@ -32,7 +34,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         else:
             _write(target, beside, write)
     except OSError as error:
-        # Of a full disk Python does not say which file it was.
+        # If the disk is full, Python's error does not name the file.
         if error.errno is None or error.filename not in (None, str(beside)):
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error

@@ -1,8 +1,8 @@
-"""Files from which an interrupted training goes on as if nothing had happened.
+"""Checkpoints, from which an interrupted training resumes with the same result.
 
-A checkpoint is an ``.npz`` archive of the arrays of a `TrainingState`, and of JSON for
-the rest. It belongs to one training: the settings and a digest of the minibatches are
-in it and are compared before it is used.
+A checkpoint is an ``.npz`` archive of the arrays of a `TrainingState`, with JSON for
+the rest. It belongs to one training: it contains the settings and a digest of the
+minibatches, which are compared before it is used.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from edbatch.policies.fsm.trie import Trie
 from edbatch.policies.fsm.tuning import Tuning
 from edbatch.policies.smooth_bound.weights import BoundWeights
 
-# Settings that are digests.
+# Names of settings that are digests of minibatches.
 _MINIBATCHES = ("graphs", "held_out")
 _OTHER_COSTS = (
     "training resumes with the costs that it began with but others are given now, or"
@@ -43,12 +43,12 @@ class TrainingState:
 
     Attributes:
         table: The values learned so far.
-        stream: Random numbers of the exploration.
+        stream: State of the random numbers of the exploration.
         tuning: The weights of the smoothed bound, if they are tuned.
         trial: Trials that have been run.
         best: The best result so far.
         curve: Trial and held-out batches of each evaluation.
-        elapsed_s: Seconds spent before the last start.
+        elapsed_s: Seconds of training until the last checkpoint; 0 without checkpoints.
     """
 
     table: QTable
@@ -61,7 +61,7 @@ class TrainingState:
 
 
 def digest(structures: Sequence[GraphStructure]) -> str:
-    """Returns a text that differs for different minibatches."""
+    """Returns a SHA-256 digest of minibatches, as text."""
     found = hashlib.sha256()
     for each in structures:
         found.update(repr(each.type_keys).encode())
@@ -71,7 +71,7 @@ def digest(structures: Sequence[GraphStructure]) -> str:
             each.operand_node,
             each.instance_nodes,
         ):
-            # The length tells where one array ends and the next begins.
+            # The length separates an array from the next.
             found.update(f"/{len(array)}/".encode())
             found.update(array.astype(np.int64).tobytes())
     return found.hexdigest()
@@ -80,12 +80,12 @@ def digest(structures: Sequence[GraphStructure]) -> str:
 def save_checkpoint(
     path: str | PathLike[str], state: TrainingState, settings: dict[str, Any]
 ) -> None:
-    """Writes a checkpoint; a reader sees the old file or the new one, never a part.
+    """Writes a checkpoint atomically: readers see the old file or the new one.
 
     Args:
         path: The file; replaced if it exists.
-        state: What to save.
-        settings: JSON values that must agree when it is loaded.
+        state: The state to save.
+        settings: JSON values that have to match when it is loaded.
 
     Raises:
         PolicyError: The file cannot be written.
@@ -134,11 +134,11 @@ def load_checkpoint(
 
     Args:
         path: The file.
-        settings: JSON values that must agree with those it was saved with.
+        settings: JSON values that have to match those that it was saved with.
         num_types: Number of types of the model.
 
     Returns:
-        What was saved.
+        The saved state.
 
     Raises:
         PolicyError: There is no such file, it is damaged, or it belongs to a training
@@ -159,16 +159,16 @@ def check_checkpoint(
     settings: dict[str, Any],
     costs: CostModel | None = None,
 ) -> None:
-    """Checks a checkpoint before there are minibatches to load it with.
+    """Checks a checkpoint before the minibatches needed to load it are available.
 
     Args:
         path: The file.
-        settings: As for `load_checkpoint`; those that are left out are not compared.
-        costs: Measured costs, if the training is by costs. The types of the model are
-            not known yet: those that it began with are to be among these.
+        settings: As for `load_checkpoint`; missing settings are not compared.
+        costs: Measured costs, if the training uses costs. The types of the model are
+            not known yet, so the saved costs only have to be among these.
 
     Raises:
-        PolicyError: As by `load_checkpoint`.
+        PolicyError: As for `load_checkpoint`.
     """
     _, theirs = _read(Path(path))
     _check_settings(theirs, settings)
@@ -185,7 +185,7 @@ def _read(path: Path) -> tuple[TrainingState, dict[str, Any]]:
     try:
         if path.exists():
             check_archive(path)
-        # NumPy would leave a file open that is no archive.
+        # NumPy would leave the file open if it is not an archive.
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         rest = parse_json(str(arrays["rest"]))
@@ -198,7 +198,7 @@ def _read(path: Path) -> tuple[TrainingState, dict[str, Any]]:
             " interrupted training with the same --out leaves one, start it without"
             " --resume"
         ) from None
-    except Exception as error:  # a damaged archive may raise about anything
+    except Exception as error:  # a damaged archive may raise almost anything
         raise _damaged(path, error) from None
     return state, theirs
 
@@ -284,7 +284,7 @@ def _check(state: TrainingState) -> None:
 
 
 def _check_model(state: TrainingState, trials: int, num_types: int) -> None:
-    """Checks that a state is one of training a model; raises `ValueError`."""
+    """Checks that a state belongs to a training of the model; raises `ValueError`."""
     theirs = state.table.trie.child.shape[1]
     if theirs != num_types:
         raise ValueError(

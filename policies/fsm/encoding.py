@@ -3,21 +3,21 @@
 An encoding is a sequence of types (ED-Batch, Chen et al., ICML 2023, section 2.4):
 
 - `base`: the types on the frontier, ascending.
-- `max`: the type with most frontier nodes (the lowest of equals), then as `base`.
-- `sort`: the types on the frontier by how many nodes they have, most first, the lower
-  of equals first.
-- `fall`, new here: the type of largest marginal gain, whose batch would lower the
-  smoothed bound of what remains most (`edbatch.policies.smooth_bound.bound`), and the
-  runner-up. The first is a good choice by itself; a machine learns where to take the
-  second.
+- `max`: the type with most frontier nodes (the lowest in a tie), then as `base`.
+- `sort`: the types on the frontier by number of nodes, most first, the lower type first
+  in a tie.
+- `fall`, new here: the type with the largest marginal gain, whose batch would lower the
+  smoothed bound on the remaining batches most (`edbatch.policies.smooth_bound.bound`),
+  and the runner-up. The first is a good choice by itself; a machine learns where to
+  take the second.
 
 Sequences are looked up exactly (`edbatch.policies.fsm.state_index`): two states are the
-same only if their sequences are. Time O(T) for `base` and `max`; O(T + F²) for
-`sort`, F types being on the frontier; O(T) for `fall`. No allocation.
+same only if their sequences are equal. Time O(T) for `base` and `max`; O(T + F²) for
+`sort` with F types on the frontier; O(T) for `fall`. No allocation.
 
-A policy numbers types by itself, and its numbers, here called *symbols*, decide ties.
-So a machine trained on one model's recordings chooses alike on those of another run,
-in which the same types were met in another order.
+A policy has its own numbering of types. Its numbers, called *symbols* here, break ties,
+so a machine trained on the recordings of one run makes the same choices on those of
+another run, in which the types were met in another order.
 """
 
 from collections.abc import Sequence
@@ -34,12 +34,12 @@ from edbatch.schedule.frontier import FrontierState
 ENCODINGS = ("base", "max", "sort", "fall")
 _BASE, _MAX, _SORT, FALL = range(4)
 
-# Falls are equal if they differ by less than rounding might make of equal ones.
+# Marginal gains that differ by less are equal up to rounding.
 _EQUAL = 1e-9
 
 
 def encoding_id(encoding: str) -> int:
-    """Returns the number by which compiled code knows an encoding.
+    """Returns the number of an encoding in compiled code.
 
     Raises:
         PolicyError: There is no such encoding.
@@ -58,7 +58,7 @@ def encoding_id(encoding: str) -> int:
 
 
 def may_encode(encoding: str, sequence: Sequence[int]) -> bool:
-    """Tells whether a sequence of symbols can stand for any frontier.
+    """Returns whether a sequence of symbols is the encoding of some frontier.
 
     Example:
         >>> may_encode("base", [0, 2]), may_encode("base", [2, 0])
@@ -91,9 +91,12 @@ def encode(
     Args:
         kind: `encoding_id` of the encoding.
         state: A `FrontierState`.
-        smooth: The `SmoothedBound` of what remains; read for `fall` only.
+        smooth: The `SmoothedBound` of the remaining nodes; read for `fall` only.
         type_of: The graph's type of each symbol, negative where the graph has none.
-        sequence: Receives the symbols; at least one longer than there are symbols.
+        sequence: Receives the symbols; longer than the number of symbols.
+
+    Returns:
+        The length of the encoding.
     """
     if kind == FALL:
         return best_two(state, smooth, type_of, sequence)
@@ -133,17 +136,17 @@ def best_two(
 ) -> int:
     """Finds the two types on the frontier that lower the smoothed bound most.
 
-    This is `encode` for `fall`, which callers of that alone do well to call: see
-    `edbatch.kernel`.
+    This is `encode` for `fall`; callers that only need `fall` should call it directly,
+    see `edbatch.kernel`.
 
     Args:
-        state: As for `encode`, and so the others.
-        smooth: The `SmoothedBound` of what remains.
-        type_of: The graph's type of each symbol.
-        sequence: Receives the symbols, that of the largest gain first.
+        state: A `FrontierState`.
+        smooth: The `SmoothedBound` of the remaining nodes.
+        type_of: The graph's type of each symbol, negative where the graph has none.
+        sequence: Receives the symbols, the one with the largest gain first.
 
     Returns:
-        How many there are: two, or as many as there are types on the frontier.
+        The number of symbols: the number of types on the frontier, at most two.
     """
     paths = path_value(smooth)
     length = 0
@@ -179,6 +182,9 @@ def encoded(
         state: The execution.
         smooth: Its `SmoothedBound`.
         type_of: As for `encode`; symbols are the graph's own types if None.
+
+    Returns:
+        The symbols.
 
     Example:
         >>> from edbatch.policies.smooth_bound.bound import start_smoothed_bound

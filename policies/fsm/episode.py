@@ -1,4 +1,4 @@
-"""Episodes of training: a minibatch is run from its start, and the table learns."""
+"""Episodes of training: each schedules a minibatch and updates the table."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from edbatch.schedule.frontier import new_frontier
 
 
 class Episode:
-    """The start of one minibatch, under all ``num_types`` types of the model."""
+    """Episodes on one minibatch, with all ``num_types`` types of the model."""
 
     def __init__(self, structure: GraphStructure, num_types: int) -> None:
         start, consumers, _ = structure.consumers
@@ -18,7 +18,7 @@ class Episode:
         self._below = chains_below(structure.node_type, start, consumers, num_types)
 
     def play(self, table: QTable, rules: Rules, stream: np.ndarray) -> QTable:
-        """Runs the minibatch once; returns the table with what it learned."""
+        """Runs the minibatch once; returns the updated table."""
         structure = self._structure
         state = new_frontier(structure.node_type, *structure.consumers, self._num_types)
         nodes = structure.instance_nodes

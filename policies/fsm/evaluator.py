@@ -15,7 +15,7 @@ from edbatch.policies.smooth_bound.weights import BoundWeights
 from edbatch.schedule.lower_bound import longest_chains
 from edbatch.schedule.policy import Policy
 
-# Sums of costs are equal if they differ by less than rounding might make of equal ones.
+# Sums of costs that differ by a smaller relative amount are equal up to rounding.
 _ROUNDING = 1e-9
 
 
@@ -25,8 +25,8 @@ class EvalResult:
 
     Attributes:
         batches: Mean batches per minibatch.
-        unseen: Steps in states that are not in the table, all together.
-        trial: After which trial.
+        unseen: Total number of steps in states that are not in the table.
+        trial: Trial after which the table was evaluated.
         meets_bounds: Whether every minibatch meets its lower bound.
         states: The table, as states of a machine.
         weights: Weights of the smoothed bound.
@@ -41,14 +41,14 @@ class EvalResult:
 
     @property
     def rank(self) -> tuple[float, int, int]:
-        """Smaller is better."""
+        """Sort key of results; smaller is better."""
         return self.batches, self.unseen, self.trial
 
 
 class Evaluator:
     """Runs tables and heuristics on the held-out minibatches.
 
-    With a cost per type, costs stand for numbers of batches everywhere.
+    With a cost per type, costs replace numbers of batches everywhere.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Evaluator:
         return batches <= bound + _ROUNDING * max(1.0, bound)
 
     def heuristic(self, policy: Policy) -> float:
-        """Mean batches of a policy on the held-out minibatches."""
+        """Returns the mean batches of a policy on the held-out minibatches."""
         return mean(
             cost_of(policy.schedule(each).batch_type, self._cost)
             for each in self._graphs
@@ -103,7 +103,7 @@ class Evaluator:
 
 
 def cost_of(batch_type: np.ndarray, cost: np.ndarray | None) -> float:
-    """Cost of batches of these types; their number if `cost` is None."""
+    """Returns the cost of batches of these types; their number if `cost` is None."""
     return float(len(batch_type) if cost is None else cost[batch_type].sum())
 
 
@@ -113,11 +113,14 @@ def _bound(structure: GraphStructure, cost: np.ndarray | None) -> float:
 
 
 def machine_states(table: QTable, action: np.ndarray) -> tuple[MachineState, ...]:
-    """Reads the states out of a table.
+    """Converts a table to the states of a machine.
 
     Args:
         table: The table.
-        action: What to do in each state; ``[S]``.
+        action: The action in each state; ``[S]``.
+
+    Returns:
+        The states.
     """
     start, flat = sequences(table.trie)
     symbols = flat.tolist()
@@ -134,6 +137,6 @@ def machine_states(table: QTable, action: np.ndarray) -> tuple[MachineState, ...
 
 
 def mean(values: Iterable[float]) -> float:
-    """The mean of at least one value."""
+    """Returns the mean of at least one value."""
     values = list(values)
     return float(sum(values)) / len(values)

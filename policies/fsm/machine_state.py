@@ -1,4 +1,4 @@
-"""The rows of a machine's table, and their form in files."""
+"""The rows of a machine's table, and their JSON form in files."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ class MachineState:
     Attributes:
         frontier: The encoded frontier; positions in the machine's types.
         action: The type that runs; a position in the machine's types.
-        visits: How often training chose in this state.
-        value: Return that training expected of the action.
+        visits: Number of choices that training made in this state.
+        value: Return of the action, as estimated in training.
 
     Example:
         >>> MachineState((0, 2), action=2, visits=7).frontier
@@ -30,7 +30,7 @@ class MachineState:
     value: float = 0.0
 
     def to_json(self, labels: list[str]) -> dict[str, Any]:
-        """Returns JSON values, the types under the names given.
+        """Returns the state as JSON values, with types by name.
 
         Args:
             labels: A name for each type.
@@ -49,18 +49,18 @@ class MachineState:
     def from_json(
         cls, values: Any, where: str, position: dict[str, int]
     ) -> "MachineState":
-        """Reads what `to_json` wrote.
+        """Reads the JSON values that `to_json` returns.
 
         Args:
             values: JSON values.
-            where: What they are, for messages.
+            where: Description of the state, for messages.
             position: The position of each type by its name.
 
         Returns:
             The state.
 
         Raises:
-            ValueError: An entry is missing or wrong; the text is a clause that names
+            ValueError: An entry is missing or wrong; the message is a clause that names
                 it.
         """
         frontier = read_entry(values, where, "frontier", list)
@@ -79,10 +79,10 @@ class MachineState:
 
 
 def type_labels(types: tuple[TypeKey, ...]) -> list[str]:
-    """Names the types of a policy in its states.
+    """Returns the names of a policy's types in its states.
 
     Returns:
-        Their texts; with the position appended where two agree.
+        The types as text, with the position appended to duplicates.
 
     Example:
         >>> type_labels((TypeKey("leaf", "", 0), TypeKey("compose", "enc", 4)))

@@ -1,11 +1,11 @@
 """The trace of a state machine on graphs, step by step.
 
 A machine's table says what runs in a state, but not which state follows: that depends
-on the graph. So the transitions are gathered by running the machine. Each step also
-says what the agenda and greedy heuristics would run on the very same frontier, which
+on the graph. The transitions are therefore collected by running the machine. Each step
+also records what the agenda and greedy heuristics would run on the same frontier, which
 shows where the machine learned something else.
 
-Every step is taken from Python, so this is for looking at policies: about 0.1 ms per
+Every step is run from Python, so a trace is for inspecting policies: about 0.1 ms per
 batch, and O(T (N + E)) per graph for the ratios of the greedy heuristic.
 """
 
@@ -39,9 +39,9 @@ class MachineTrace:
     Attributes:
         types: The machine's types, then those of the graphs that it does not know.
         frontiers: Encoded frontiers, the most visited first.
-        is_known: Whether each of them is in the machine's table.
+        is_known: Whether each frontier is in the machine's table.
         frontier: The frontier of each step.
-        next_frontier: The frontier after each step, or `END` where the graph is done.
+        next_frontier: The frontier after each step, or `END` after the last.
         action: The type that the machine ran at each step.
         agenda: The type that the agenda heuristic would have run.
         greedy: The type that the greedy heuristic would have run.
@@ -66,7 +66,7 @@ class MachineTrace:
     greedy: np.ndarray  # [S] int32
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         steps, frontiers = len(self.action), len(self.frontiers)
         return f"<MachineTrace: {steps} steps through {frontiers} frontiers>"
 
@@ -76,7 +76,7 @@ class MachineTrace:
         return np.bincount(self.frontier, minlength=len(self.frontiers))
 
     def transitions(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Counts the steps from each frontier to each other.
+        """Counts the steps between each pair of frontiers.
 
         Returns:
             Frontier, next frontier (or `END`) and number of steps, ``[K]`` each, of
@@ -88,13 +88,13 @@ class MachineTrace:
 
 
 def check_machine(machine: object) -> None:
-    """Checks that something is a state machine.
+    """Checks that an object is a state machine.
 
     Args:
-        machine: It.
+        machine: The object.
 
     Raises:
-        PolicyError: It is another policy, or none.
+        PolicyError: The object is not a `StateMachine`.
     """
     check_type(
         PolicyError,
@@ -108,7 +108,7 @@ def check_machine(machine: object) -> None:
 def trace_machine(
     machine: StateMachine, structures: Sequence[GraphStructure]
 ) -> MachineTrace:
-    """Runs a machine and notes every step.
+    """Runs a machine and records every step.
 
     Args:
         machine: The machine.
@@ -118,8 +118,8 @@ def trace_machine(
         The steps, graph by graph.
 
     Raises:
-        PolicyError: There is no graph with nodes, or the machine was not trained on
-            the cells of one; or an argument is something else.
+        PolicyError: There is no graph with nodes, the machine was not trained on the
+            cells of one, or an argument has the wrong type.
 
     Example:
         >>> from edbatch.policies import MachineState
@@ -176,7 +176,7 @@ def _steps(
     smooth = start_smoothed_bound(state, structure.instance_nodes, weight, log2_p)
     mean_depth = mean_depths(structure)
     for chosen in machine.schedule(structure).batch_type:
-        # Symbols of unknown types are numbered per graph: name them for all graphs.
+        # Unknown types have different symbols in each graph: map them to common ones.
         frontier = encoded(machine.encoding, state, smooth, type_of)
         yield (
             tuple(symbol_of[type_of[each]] for each in frontier),

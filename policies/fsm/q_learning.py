@@ -3,23 +3,25 @@
 After ED-Batch (Chen et al., ICML 2023, section 2.4); Watkins 1989; Sutton, Barto 2018,
 section 7.
 
-States are encodings of the frontier, actions the types on it, and running type a pays
-−1 + α·(ratio of the sufficient condition of a), without discount. A state is met at
-many places of a graph, so the return that follows it tells more about how much of the
-graph is left than about the action. Hence returns are shaped by a potential, minus the
-lower bound of what remains (Ng, Harada, Russell 1999): they then count batches beyond
-the bound, and which schedule is best stays the same because the potentials of start
-and end are fixed. On the word lattices of 32 sentences of Weibo this took the learned
-policies from 305 batches to 258, where greedy runs 271 and the bound is 196.
+States are encodings of the frontier, and actions are the types on it. The reward for
+running type a is −1 + α·(ratio of the sufficient condition of a), undiscounted. A state
+occurs at many places of a graph, so the return that follows it depends more on how much
+of the graph is left than on the action. Returns are therefore shaped by a potential,
+minus the lower bound on the remaining batches (Ng, Harada, Russell 1999). Shaped
+returns count batches beyond the bound, and the best schedule stays the same because the
+potentials of start and end are fixed. On the word lattices of 32 sentences of Weibo,
+shaping reduced the learned policies' batches from 305 to 258, where greedy runs 271 and
+the bound is 196.
 
-Also new here: an entry starts as the mean of its first returns (learning rate one over
-visits, until that is less than the given rate), an untried action is taken by chance
-only, or as the fallback's choice in a state without tried ones, and the steps of an
-episode are learned from last to first, so news travels through it at once. With the
-encoding `fall` chance chooses among the two types that the machine sees.
+Also new here: an entry starts as the mean of its first returns (the learning rate is
+one over the visits until that is less than the given rate). An untried action is taken
+only at random, or as the fallback's choice in a state without tried actions. The steps
+of an episode are learned from last to first, so a return propagates through the whole
+episode at once. With the encoding `fall`, random actions are drawn from the two types
+that the machine sees.
 
 Gain over the tuned encoding alone: 0.008 of the ratio to the lower bound on CLEVR
-programs, 0.002 on word lattices, nothing on trees (docs/results-policies.md); the table
+programs, 0.002 on word lattices, none on trees (docs/results-policies.md). The table
 costs nothing at run time.
 
 An episode costs O(T (N + E)), for the heads, plus O(T) per step.
@@ -56,8 +58,9 @@ class QTable(NamedTuple):
 
     Attributes:
         trie: The states' encodings; symbols are types.
-        value: Expected return of each action, shaped.
-        visits: How often each was learned from; its value means nothing before.
+        value: Estimated shaped return of each action.
+        visits: How often each action was learned from; without visits, its value is
+            meaningless.
     """
 
     trie: Trie
@@ -71,11 +74,11 @@ class Rules(NamedTuple):
     Attributes:
         kind: `encoding_id` of the encoding.
         weight: Weights of the smoothed bound, see `BoundWeights.arrays`.
-        log2_p: Base-2 logarithm of its p.
+        log2_p: Base-2 logarithm of the smoothed bound's p.
         alpha: Weight of the ratio of the sufficient condition in the reward.
         epsilon: Probability of a random action.
-        n_step: Steps before a return is estimated by the table.
-        learning_rate: Least share of a new return in a table entry.
+        n_step: Number of steps after which the table estimates the rest of a return.
+        learning_rate: Minimum weight of a new return in a table entry.
         cost: Cost of a batch of each type; ones to count batches.
     """
 
@@ -90,13 +93,13 @@ class Rules(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """The record of ``S`` steps; the arrays are longer.
+    """The record of ``S`` steps; the arrays have spare capacity.
 
     Attributes:
         state: Number of the state before each step.
         action: Type that was run.
-        reward: −1 + α·ratio, or less or more than −1 by what the batch costs.
-        gain: By how much the batch lowered the remaining lower bound, as a cost.
+        reward: α·ratio minus the cost of the batch, which is 1 to count batches.
+        gain: Decrease of the remaining lower bound by the batch, as a cost.
     """
 
     state: np.ndarray  # [N] int32
@@ -138,7 +141,7 @@ def run_episode(
     """Schedules a graph by the table's values, with exploration.
 
     Args:
-        table: `QTable`; its trie grows by the states that are new.
+        table: `QTable`; new states are added to its trie.
         state: `FrontierState` at its start; updated.
         instance_nodes: Number of nodes of each instance; ``[B]``.
         below: `chains_below` of the graph.
@@ -146,8 +149,8 @@ def run_episode(
         stream: Random numbers; updated.
 
     Returns:
-        The table, whose arrays are new ones where they had to grow; the `Episode`; and
-        its number of steps.
+        The table, in new arrays if they had to grow; the `Episode`; and its number of
+        steps.
     """
     kind, cost = rules.kind, rules.cost
     n = len(state.node_type)
@@ -214,10 +217,10 @@ def _random_type(state, stream):
 
 @kernel
 def best_action(table: QTable, number: int | np.int32) -> int:
-    """Returns the action of largest value in a state; negative if none was tried.
+    """Returns the action with the largest value in a state; negative if none was tried.
 
-    Actions that were tried a few times only do not compete with one that was tried
-    more often: the largest of many uncertain values is mostly the luckiest.
+    Rarely tried actions do not compete with one that was tried more often, because the
+    largest of many uncertain values is mostly the luckiest.
     """
     most = 0
     for t in range(table.value.shape[1]):
@@ -242,8 +245,8 @@ def learn(
         table: `QTable`; values and visits are updated.
         episode: The `Episode`.
         steps: How many steps it has.
-        n_step: After how many steps the table's own estimate takes over.
-        learning_rate: Least share of a new return in an entry.
+        n_step: Number of steps after which the table estimates the rest of a return.
+        learning_rate: Minimum weight of a new return in a table entry.
     """
     paid = np.zeros(steps + 1)
     for s in range(steps):
@@ -269,12 +272,12 @@ def run_trial(
     rules: Rules,
     stream: np.ndarray,
 ) -> QTable:
-    """Runs one episode and learns from it; arguments as above.
+    """Runs one episode and learns from it; arguments as for `run_episode`.
 
     Returns:
-        The table, whose arrays are new ones where they had to grow.
+        The table, in new arrays if they had to grow.
     """
-    # Plain tuples cross to Python, see `new_frontier`.
+    # Compiled functions return plain tuples to Python, see `new_frontier`.
     *trie, value, visits = _run_trial(
         table, state, instance_nodes, below, rules, stream
     )

@@ -2,7 +2,7 @@
 
 SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators"):
 a counter with a good hash. NumPy's generators may change their streams between
-versions; a seed should give the same policy in later ones too.
+versions, but a seed should give the same policy in later versions, too.
 """
 
 import numpy as np
@@ -19,7 +19,10 @@ def new_stream(seed: int) -> np.ndarray:
     """Starts a stream.
 
     Args:
-        seed: Any integer; it counts modulo 2⁶⁴.
+        seed: Any integer, taken modulo 2⁶⁴.
+
+    Returns:
+        The state of the stream.
 
     Example:
         >>> round(float(next_uniform(new_stream(0))), 6)

@@ -1,4 +1,4 @@
-"""The settings of a training, their checks, and when it evaluates its table."""
+"""The settings of a training, their checks, and the trials to evaluate after."""
 
 import functools
 import math
@@ -21,7 +21,7 @@ _WHOLE = ("trials", "n_step", "generations", "patience")
 
 @dataclass(frozen=True)
 class Settings:
-    """The arguments of `train_policy` that decide the outcome."""
+    """The arguments of `train_policy` that determine the result."""
 
     encoding: str
     trials: int
@@ -36,7 +36,7 @@ class Settings:
     def check(
         self, graphs: Sequence[GraphStructure], held_out: Sequence[GraphStructure]
     ) -> None:
-        """Checks them and the minibatches; raises `PolicyError`."""
+        """Checks the settings and the minibatches; raises `PolicyError`."""
         self.check_ranges()
         for name, what in (("graphs", graphs), ("held_out", held_out)):
             if not what:
@@ -51,11 +51,11 @@ class Settings:
                 )
 
     def as_json(self) -> dict[str, Any]:
-        """Returns them as JSON has them: NumPy's numbers are Python's."""
+        """Returns the settings as JSON values; NumPy numbers become Python numbers."""
         return {name: np.asarray(value).item() for name, value in vars(self).items()}
 
     def check_ranges(self) -> None:
-        """Checks them alone; raises `PolicyError`."""
+        """Checks the settings without minibatches; raises `PolicyError`."""
         encoding_id(self.encoding)
         for name, low, high in (
             ("trials", 1, math.inf),
@@ -93,10 +93,10 @@ def common_types(graphs: Sequence[GraphStructure]) -> tuple[TypeKey, ...]:
     """Finds the types of graphs that one model recorded at different times.
 
     Returns:
-        The longest of their tuples of types; all others are its beginnings.
+        The longest of their tuples of types; all others are prefixes of it.
 
     Raises:
-        PolicyError: Some graph's types are not.
+        PolicyError: The types of some graph are not a prefix of it.
 
     Example:
         >>> from edbatch.schedule.examples import chain
@@ -122,7 +122,7 @@ def common_types(graphs: Sequence[GraphStructure]) -> tuple[TypeKey, ...]:
 
 @functools.cache
 def evaluations(trials: int) -> frozenset[int]:
-    """After which trials to evaluate: often at first, then evenly, and at the end."""
+    """Returns the trials to evaluate after: dense at first, then even, and the last."""
     every = math.ceil(trials / _EVALUATIONS)
     early = (2**k for k in range(every.bit_length()))
     return frozenset((*early, *range(every, trials, every), trials))

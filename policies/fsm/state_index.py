@@ -1,9 +1,9 @@
 """Look-up of encoded frontiers: a hash table over sequences of symbols.
 
-The sequences lie one after the other; slots hold their numbers. A look-up hashes the
-symbols and compares the sequences that it meets exactly. Space O(total length), where
-the dense trie that training grows (`edbatch.policies.fsm.trie`) has one entry per trie
-node and symbol: gigabytes for a policy of long frontiers.
+The sequences are stored one after the other; slots contain their numbers. A look-up
+hashes the symbols and compares candidate sequences exactly. Space O(total length); the
+dense trie that grows in training (`edbatch.policies.fsm.trie`) has one entry per trie
+node and symbol, which is gigabytes for a policy with long frontiers.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ import numpy as np
 from edbatch.kernel import kernel
 
 NO_STATE = -1
-# Of a hash below 2³¹, so that no product leaves 64 bits.
+# For hashes below 2³¹, so that products fit into 64 bits.
 _FACTOR = 0x2545F491
 _MASK = 2**31 - 1
 
@@ -23,10 +23,11 @@ class StateIndex(NamedTuple):
     """``S`` sequences, by number.
 
     Attributes:
-        start: Where each begins in `flat`, and where the last ends.
-        flat: Their symbols.
-        slot: Numbers of sequences, each at the place of its hash or after it, or
-            `NO_STATE`; a power of two of them, more than twice as many as sequences.
+        start: Where each sequence begins in `flat`, and where the last ends.
+        flat: The symbols of all sequences.
+        slot: Hash table of sequence numbers, each in the slot of its hash or a later
+            one; `NO_STATE` in free slots. The number of slots is a power of two, more
+            than twice the number of sequences.
     """
 
     start: np.ndarray  # [S + 1] int64
@@ -35,18 +36,18 @@ class StateIndex(NamedTuple):
 
 
 def index_of(start: np.ndarray, flat: np.ndarray) -> StateIndex:
-    """Makes an index.
+    """Builds an index of sequences.
 
     Args:
         start: Where each sequence begins, and where the last ends; ``[S + 1]``.
-        flat: Their symbols; no two sequences are alike.
+        flat: The symbols of all sequences; no two sequences are equal.
 
     Returns:
         The index.
     """
     count = len(start) - 1
     length = np.diff(start)
-    found = np.zeros(count, np.int64)  # as in `find`, of all sequences together
+    found = np.zeros(count, np.int64)  # as in `find`, for all sequences at once
     for k in range(int(length.max(initial=0))):
         those = np.flatnonzero(length > k)
         symbols = flat[start[those] + k]
@@ -68,7 +69,7 @@ def index_of(start: np.ndarray, flat: np.ndarray) -> StateIndex:
 
 
 def index_sequences(sequences: Sequence[Sequence[int]]) -> tuple[StateIndex, list[int]]:
-    """Makes an index of sequences that may repeat.
+    """Builds an index of sequences that may repeat.
 
     Args:
         sequences: The sequences.
@@ -85,20 +86,20 @@ def index_sequences(sequences: Sequence[Sequence[int]]) -> tuple[StateIndex, lis
 
 @kernel(counting=False)
 def find(index: StateIndex, sequence: np.ndarray, length: int) -> int:
-    """Looks a sequence up.
+    """Looks up a sequence.
 
     Args:
         index: The `StateIndex`.
         sequence: The symbols; unknown ones are allowed.
-        length: How many of them count.
+        length: Length of the sequence; later symbols are ignored.
 
     Returns:
-        Its number, or `NO_STATE`.
+        The number of the sequence, or `NO_STATE`.
     """
     found = 0
     for k in range(length):
         found = (found * _FACTOR + int(sequence[k]) + 1) & _MASK
-    found = ((found ^ (found >> 15)) * _FACTOR) & _MASK  # all bits decide on the lowest
+    found = ((found ^ (found >> 15)) * _FACTOR) & _MASK  # mixes bits into the lowest
     found ^= found >> 13
     last = len(index.slot) - 1
     place = found & last

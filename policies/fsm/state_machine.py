@@ -1,13 +1,13 @@
-"""Finite state machines over frontiers, the policies that training makes.
+"""Finite state machines over frontiers: the policies that training returns.
 
 A machine maps the encoding of the frontier to the type that runs next (ED-Batch, Chen
-et al., ICML 2023, section 2.4). There, a state that training never saw leads to an
-arbitrary choice; here the machine falls back on a heuristic and counts it: with the
-encoding `fall` on the first type of the encoded frontier, else on the greedy ratio. The
-heads that the ratio needs are computed when the first such state is met, so a schedule
-whose states were all seen costs O(N + E + S T) for S batches and T types, and one with
-unseen states O(T (N + E)). The smoothed bound of `fall` costs as much, with a small
-constant.
+et al., ICML 2023, section 2.4). In ED-Batch, a state never seen in training leads to an
+arbitrary choice. Here the machine falls back on a heuristic and counts the step as
+unseen: with the encoding `fall` on the first type of the encoded frontier, otherwise on
+the greedy ratio. The heads that the ratio needs are computed when the first such state
+occurs, so a schedule whose states were all seen costs O(N + E + S T) for S batches and
+T types, and one with unseen states O(T (N + E)). The smoothed bound of `fall` also
+costs O(T (N + E)), with a small constant.
 """
 
 from collections.abc import Sequence
@@ -46,19 +46,19 @@ class StateMachine:
     """A policy that looks the frontier up in a table; see `train_policy`.
 
     Two machines are equal if their types, encodings, states, weights and training
-    records are.
-    A state whose action is not on its frontier counts as not seen in training.
+    records are equal. A state whose action is not on its frontier counts as unseen in
+    training.
 
     Attributes:
         types: The types that it was trained on.
-        encoding: How it sees the frontier: `"base"`, `"max"`, `"sort"` or `"fall"`.
-        states: Its table; kept sorted by frontier.
-        training: How it was trained, if it was.
-        weights: Of the smoothed bound, for `"fall"` and for search.
+        encoding: Encoding of the frontier: `"base"`, `"max"`, `"sort"` or `"fall"`.
+        states: The table, sorted by frontier.
+        training: Record of its training; None if it was not trained.
+        weights: Weights of the smoothed bound, for `"fall"` and for search.
 
     Raises:
-        PolicyError: The encoding is unknown, a state refers to a type by a position
-            that there is not, or there are other weights than types.
+        PolicyError: The encoding is unknown, a state refers to a type by an invalid
+            position, or the numbers of weights and types differ.
 
     Example:
         >>> from edbatch.schedule.examples import tree
@@ -102,14 +102,14 @@ class StateMachine:
                 )
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         return (
             f"<StateMachine {self.encoding!r}: {len(self.states)} states of"
             f" {len(self.types)} types>"
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickles the machine, and not what it remembers of graphs."""
+        """Pickles the machine without its cached bindings to graphs."""
         return {each.name: getattr(self, each.name) for each in fields(self)} | {
             "_bindings": {},
             "_latest": {},
@@ -122,7 +122,7 @@ class StateMachine:
 
     @property
     def otherwise(self) -> str:
-        """What it follows in states that it does not have, as part of a sentence."""
+        """What it follows in states not in its table, as part of a sentence."""
         if self.encoding == "fall":
             return "its encoding's first type"
         return "the greedy heuristic"
@@ -132,11 +132,11 @@ class StateMachine:
         """Schedules a graph.
 
         Args:
-            structure: The graph; its types may stand in another order than ours.
+            structure: The graph; its types may be in another order than the machine's.
 
         Returns:
-            The schedule; its `unseen_states` counts the steps in states that are not
-            in the table, if there is a table.
+            The schedule; its `unseen_states` counts the steps in states that are not in
+            the table, and is 0 if the table is empty.
 
         Raises:
             PolicyError: The graph has a cell, or parameters for it, that the machine
@@ -154,16 +154,16 @@ class StateMachine:
         """Writes the machine to a file that `load_policy` reads.
 
         Args:
-            path: The file; replaced as a whole if it exists.
+            path: The file; replaced atomically if it exists.
 
         Returns:
             The path.
 
         Raises:
-            PolicyError: The file cannot be written, or could not be read again: types
-                or frontiers are there twice, a frontier is never the encoding of one,
-                an action is not on its frontier, a number is none, or the training made
-                another machine.
+            PolicyError: The file cannot be written, or could not be read back: types or
+                frontiers repeat, a frontier is not a possible encoding, an action is
+                not on its frontier, a number is invalid, or the training record does
+                not match the machine.
         """
         return POLICIES.save(path, self.to_json(), file_version(self))
 
@@ -171,7 +171,7 @@ class StateMachine:
         """Returns the machine as JSON values.
 
         Raises:
-            PolicyError: They could not be read again; see `save`.
+            PolicyError: The values could not be read back; see `save`.
         """
         try:
             read_types([type_entry(each) for each in self.types])
@@ -192,16 +192,16 @@ class StateMachine:
         }
 
     def bind(self, type_keys: tuple[TypeKey, ...]) -> Binding:
-        """Finds the machine's types among those of a graph.
+        """Maps the machine's types to those of a graph.
 
-        A type that agrees in cell and parameters with a known one but has another
-        arity or variant is allowed: frontiers with it were not seen in training.
+        A type that matches a known one in cell and parameters but has another arity or
+        variant is allowed; frontiers with it count as unseen in training.
 
         Args:
             type_keys: The graph's types.
 
         Returns:
-            The machine in terms of the graph's types.
+            The binding of the machine to the graph's types.
 
         Raises:
             PolicyError: As for `schedule`.
@@ -235,7 +235,7 @@ class StateMachine:
 
     @cached_property
     def _table(self) -> tuple[StateIndex, np.ndarray]:
-        """The index of encodings and, by their numbers, the actions; [S] int32."""
+        """The index of encodings, and the action of each by number; [S] int32."""
         frontiers = [each.frontier for each in self.states]
         index, number = index_sequences(frontiers)
         action = np.full(len(number), NO_TYPE, np.int32)
@@ -244,7 +244,7 @@ class StateMachine:
 
 
 def file_version(machine: StateMachine) -> int:
-    """Returns the first version of files that has all entries of a machine."""
+    """Returns the first file version that has all entries of a machine."""
     training = machine.training
     by_cost = training is not None and training.by_cost is not None
     return POLICIES.version if by_cost else BY_BATCHES
@@ -253,16 +253,16 @@ def file_version(machine: StateMachine) -> int:
 def check_record(
     encoding: str, states: Sequence[MachineState], record: TrainingRecord | None
 ) -> None:
-    """Checks that a machine is what its training made.
+    """Checks that a machine matches its training record.
 
     Args:
-        encoding: The machine's.
+        encoding: The machine's encoding.
         states: Its states.
         record: The record of its training; None if it was not trained.
 
     Raises:
-        ValueError: The training made another one; the text is a clause that says how
-            they differ.
+        ValueError: They do not match; the message is a clause that says how they
+            differ.
     """
     if record is None:
         return
@@ -280,14 +280,14 @@ def check_record(
 
 
 def check_states(encoding: str, states: Sequence[MachineState]) -> None:
-    """Checks that states can be those of a machine that was trained.
+    """Checks that states are possible for a trained machine.
 
     Args:
-        encoding: How the machine sees frontiers.
+        encoding: The machine's encoding.
         states: Its states.
 
     Raises:
-        ValueError: One cannot; the text is a clause that names it.
+        ValueError: A state is impossible; the message is a clause that names it.
     """
     known: set[tuple[int, ...]] = set()
     for k, state in enumerate(states):

@@ -1,8 +1,8 @@
-"""Running a schedule by a machine's table, compiled.
+"""Compiled scheduling by a machine's table.
 
-A state that training never saw leads to a heuristic: with the encoding `fall` to the
-first type of the encoded frontier, else to the greedy ratio. The heads that the ratio
-needs are computed when the first such state is met.
+In a state never seen in training, the choice falls back on a heuristic: with the
+encoding `fall` on the first type of the encoded frontier, otherwise on the greedy
+ratio. The heads that the ratio needs are computed when the first such state occurs.
 """
 
 from typing import NamedTuple
@@ -33,10 +33,10 @@ class Binding(NamedTuple):
     """A machine of ``P`` types in terms of a graph's ``T`` types.
 
     Attributes:
-        type_of: The graph's type of each of the machine's types, negative where it has
-            none, and then its ``U`` types that the machine does not know.
+        type_of: The graph's type for each of the machine's types, negative where the
+            graph has none, then the graph's ``U`` types that the machine does not know.
         weight: Weights of the smoothed bound, see `BoundWeights.arrays`.
-        log2_p: Its power is two to this.
+        log2_p: Base-2 logarithm of the smoothed bound's p.
     """
 
     type_of: np.ndarray  # [P + U] int32
@@ -51,21 +51,21 @@ def run_table(
     index: StateIndex,
     action: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """Runs a whole schedule by a table.
+    """Schedules a graph by a table.
 
     Args:
         structure: The graph.
         kind: `encoding_id` of the encoding.
         binding: The graph's type of each symbol, and the weights of the smoothed bound.
         index: The encodings of the known states.
-        action: The symbol to run in each of them.
+        action: The symbol to run in each known state.
 
     Returns:
         ``order``, ``batch_start`` and ``batch_type`` of the `Schedule`, and the number
         of steps in unknown states.
     """
-    # One call: handing arrays to compiled code takes longer than a small minibatch. And
-    # one function per kind: each is compiled when it is needed.
+    # One compiled call, because passing arrays takes longer than scheduling a small
+    # minibatch; and one function per kind, so each is compiled only when needed.
     graph = structure.node_type, structure.operand_start, structure.operand_node
     num_types = len(binding.weight) - 1
     if kind == FALL:
@@ -93,7 +93,7 @@ def _run_by_gains(graph, num_types, binding, table):
 
 @kernel(counting=False)
 def _take_best(state, smooth, type_of, index, action, sequence, batches):
-    """Fills ``batches``; returns their number and that of steps in unknown states."""
+    """Fills ``batches``; returns the numbers of batches and of unknown states."""
     unseen = 0
     num_batches = 0
     done = 0
@@ -152,7 +152,7 @@ def _run_by_sizes(graph, num_types, kind, type_of, table):
 
 @kernel(counting=False)
 def _known_choice(state, index, action, type_of, sequence, length):
-    """The type to run on the frontier encoded by a sequence, or `NO_TYPE`."""
+    """Returns the type to run on an encoded frontier; `NO_TYPE` if it is unknown."""
     found = find(index, sequence, length)
     chosen = NO_TYPE
     if found != NO_STATE and 0 <= action[found] < len(type_of):

@@ -1,11 +1,11 @@
-"""Training: from sampled minibatches to a state machine, evaluated on others.
+"""Trains a state machine on minibatches and evaluates it on held-out ones.
 
 With the encoding `fall` the weights of the smoothed bound are tuned first
 (`edbatch.policies.fsm.tuning`), then a table is learned on top (`.q_learning`); with
 the other encodings there is only the table.
 
 Gain, as mean ratio of batches to the lower bound on held-out minibatches (greedy, then
-each part added to those before it; docs/results-policies.md): word lattices 1.398,
+each part added to the previous ones; docs/results-policies.md): word lattices 1.398,
 encoding 1.270, weights 1.233, table 1.231; CLEVR programs 1.159, 1.118, 1.090, 1.082;
 trees of two types 1.131, then 1.065 with and without training.
 """
@@ -52,51 +52,53 @@ def train_policy(
 ) -> StateMachine:
     """Trains a state machine by Q-learning; see `edbatch.policies.fsm.q_learning`.
 
-    Trial k runs on minibatch k modulo their number, with random actions that become
-    rarer. From time to time the table is evaluated by its number of batches on the
-    held-out minibatches, with no random actions, and the best one is kept: of equal
-    ones that with fewer unseen states, then the earlier. Training ends when every
-    held-out minibatch meets its lower bound and has no unseen state, or when the last
-    `patience` evaluations brought nothing better.
+    Trial k runs minibatch k modulo the number of minibatches; random actions become
+    rarer from trial to trial. After some trials the table is evaluated by its number of
+    batches on the held-out minibatches, without random actions, and the best table is
+    kept; in a tie the one with fewer unseen states, then the earlier one. Training ends
+    when every held-out minibatch meets its lower bound without unseen states, or when
+    the last `patience` evaluations brought no improvement.
 
-    A table that is worse than the greedy heuristic is not returned; instead a machine
-    without states is, which follows that heuristic, and its training record says so.
+    A table that is worse than the greedy heuristic is not returned. The result is then
+    a machine without states, which follows that heuristic; its training record says so.
 
     Args:
-        graphs: Minibatches to train on, of the size that will be run: a policy that was
-            trained on single instances is poor on minibatches.
+        graphs: Minibatches to train on, of the size that will be run: a policy trained
+            on single instances is poor on minibatches.
         held_out: Minibatches to evaluate on, of the same model.
         encoding: `"fall"`, `"sort"`, `"max"` or `"base"`.
-        trials: How many episodes to run at most.
+        trials: Maximum number of episodes.
         seed: The same seed and graphs give the same policy, bit for bit.
-        n_step: Steps before a return is estimated by the table.
+        n_step: Number of steps after which the table estimates the rest of a return.
         alpha: Weight of the ratio of the sufficient condition in the reward; not used
-            with `"fall"`, whose encoding says more.
-        learning_rate: Least share of a new return in a table entry.
-        epsilon: Share of random actions in the first trial; falls linearly to 0.
-        generations: How often the weights of the smoothed bound are tuned, for
-            `"fall"`.
-        patience: After how many evaluations without improvement to stop.
-        workload: What this is, for the training record.
+            with `"fall"`, whose encoding is more informative.
+        learning_rate: Minimum weight of a new return in a table entry.
+        epsilon: Share of random actions in the first trial; decreases linearly to 0.
+        generations: Number of generations that tune the weights of the smoothed bound,
+            for `"fall"`.
+        patience: Number of evaluations without improvement after which to stop.
+        workload: Description of the training data, for the training record.
         progress: Called as ``progress(trial, trials, batches, bound)`` with the mean
             batches and lower bound on the held-out minibatches after each evaluation.
-        checkpoint: File that keeps the state of training, written at each evaluation
-            and when training is interrupted.
-        resume: Go on from that file; the policy is that of an uninterrupted training.
-        costs: Measured costs, a file of ``edbatch calibrate``: then the policy learns
-            to run batches of little cost, not few of them, and what is evaluated, shown
-            and kept in the record is cost, in units of an average batch.
-        if_needed: Train nothing where the greedy heuristic meets the lower bound on
-            every minibatch: the machine then has no states and follows that heuristic.
+        checkpoint: File for the state of training, written at each evaluation and when
+            training is interrupted.
+        resume: Continue from `checkpoint`; the policy is that of an uninterrupted
+            training.
+        costs: Measured costs, or a file of ``edbatch calibrate``. With costs, the
+            policy learns to minimize the cost of batches instead of their number, and
+            evaluations, `progress` and the record contain costs, in units of an average
+            batch.
+        if_needed: Skip training if the greedy heuristic meets the lower bound on every
+            minibatch: the machine then has no states and follows that heuristic.
 
     Returns:
         The machine, with a `TrainingRecord`. After `KeyboardInterrupt` it is the best
-        one so far, and its record says that training was interrupted; only while Numba
-        compiles, before training begins, that ends the call.
+        machine so far, and its record says that training was interrupted. Only while
+        Numba compiles, before training begins, does `KeyboardInterrupt` end the call.
 
     Raises:
-        PolicyError: There are no graphs, or they belong to different models, an
-            argument is out of its range, or the checkpoint cannot be used.
+        PolicyError: There are no graphs, they belong to different models, an argument
+            is out of range, or the checkpoint cannot be used.
 
     Example:
         >>> from edbatch.schedule.examples import tree
@@ -129,7 +131,8 @@ def train_policy(
     )
     settings.check(graphs, held_out)
     measured = get_costs(costs)
-    # Batches of least number have the longest chain of each type, so least cost, too.
+    # A schedule that meets the bound has, for each type, as many batches as the longest
+    # chain of the type, so it has the least cost, too.
     is_needed = (
         not if_needed or resume or not meets_bounds(Greedy(), [*graphs, *held_out])
     )
@@ -152,16 +155,16 @@ def train_policy(
 
 @functools.cache
 def warm_up(encoding: str = "fall") -> None:
-    """Compiles what training with an encoding runs, or loads it from Numba's cache.
+    """Compiles the code of training with an encoding, or loads it from Numba's cache.
 
-    `train_policy` does so before its clock starts: the first time on a machine it takes
-    up to a minute, and says nothing about the training.
+    `train_policy` calls it before its clock starts: the first time on a machine it
+    takes up to a minute, which does not count as training.
 
     Args:
         encoding: As for `train_policy`.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C was pressed meanwhile; there is no policy to keep yet.
+        KeyboardInterrupt: Ctrl-C was pressed; there is no policy to keep yet.
 
     Example:
         >>> warm_up("sort")
@@ -180,6 +183,6 @@ def warm_up(encoding: str = "fall") -> None:
     graph = tree("(((a)b)c((a)c)b)d")  # no schedule of it meets the bound
     run = TrainingRun(settings, [graph], [graph], None, None, None)
     stopped = run.finish(keep=False)
-    if stopped == "interrupted":  # of the training that this makes ready
+    if stopped == "interrupted":  # ends the training that this prepares
         raise KeyboardInterrupt
     run.machine(stopped, "")

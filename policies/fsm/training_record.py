@@ -9,54 +9,55 @@ from edbatch.errors import PolicyError, shown
 
 _REASONS = ("greedy", "lower bound", "trials", "patience", "interrupted")
 
-# What policies see that only follow greedy though they were to see `fall`, which has
-# another heuristic for what is not in its table.
+# Encoding of policies that only follow greedy although they were trained with `fall`,
+# which falls back on another heuristic.
 GREEDY_ENCODING = "sort"
 
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """The circumstances and the outcome of a training.
+    """The settings and the results of a training.
 
-    Counts of batches are means over the held-out minibatches; of a policy that was
-    trained for cost they are costs, in units of an average batch.
+    Numbers of batches are means over the held-out minibatches; for a policy trained for
+    cost they are costs, in units of an average batch.
 
     Attributes:
-        workload: What was trained on, in the user's words.
+        workload: Description of the training data, given by the user.
         encoding: The encoding of frontiers.
         seed: Seed of the exploration.
-        n_step: Steps before the return is estimated by the table.
+        n_step: Number of steps after which the table estimates the rest of a return.
         alpha: Weight of the ratio of the sufficient condition in the reward.
-        learning_rate: Share of a new return in a table entry, at least.
+        learning_rate: Minimum weight of a new return in a table entry.
         epsilon: Share of random actions in the first trial.
-        generations: How often the weights of the smoothed bound were tuned, for `fall`.
-        patience: After how many evaluations without improvement training would stop.
-        trials: Trials that were run.
-        max_trials: Trials that were allowed.
+        generations: Number of generations that tune the weights of the smoothed bound,
+            for `fall`.
+        patience: Number of evaluations without improvement after which to stop.
+        trials: Number of trials that were run.
+        max_trials: Maximum number of trials.
         best_trial: Trial after which the policy was taken; 0 if before the first.
         minibatches: Number of minibatches trained on.
-        batch_size: Mean number of instances in them.
+        batch_size: Mean number of instances per minibatch.
         held_out: Number of held-out minibatches.
-        held_out_batches: Batches that the policy runs on them.
-        held_out_lower_bound: No policy runs fewer.
+        held_out_batches: Batches that the policy runs on the held-out minibatches.
+        held_out_lower_bound: Lower bound; no policy runs fewer batches.
         held_out_depth: Batches of the depth heuristic.
         held_out_agenda: Batches of the agenda heuristic; None if the record is from a
             version whose agenda was agenda-remaining.
         held_out_agenda_remaining: Batches of the agenda-remaining heuristic.
         held_out_greedy: Batches of the greedy heuristic.
-        held_out_unseen: Steps on the held-out minibatches, all together, in states that
-            were not seen in training.
+        held_out_unseen: Total number of steps on the held-out minibatches in states not
+            seen in training.
         stopped: `"greedy"` if that heuristic meets the lower bound on every minibatch,
-            so that nothing was trained and the policy, which has no states, follows it;
-            `"lower bound"` if every held-out minibatch meets it; else why training
-            ended: `"trials"`, `"patience"` or `"interrupted"`.
-        worse_than_greedy: Whether learning never met the greedy heuristic, so that the
-            policy has no states of its own and only follows that.
-        elapsed_s: Seconds that it took, Numba's compilation left out.
+            so that nothing was trained and the policy, without states, follows it;
+            `"lower bound"` if every held-out minibatch meets the bound; otherwise why
+            training ended: `"trials"`, `"patience"` or `"interrupted"`.
+        worse_than_greedy: Whether every evaluated table was worse than the greedy
+            heuristic, so that the policy has no states and only follows it.
+        elapsed_s: Training time in seconds, without Numba's compilation.
         curve: Trial, and batches on the held-out minibatches, of each evaluation.
-        versions: Versions of the packages that could change the outcome.
-        by_cost: True if the policy learned from measured costs: what is called batches
-            here is then their cost, in units of an average batch. None if not.
+        versions: Versions of the packages that can change the result.
+        by_cost: True if the policy was trained for measured costs; numbers of batches
+            are then costs, in units of an average batch. None otherwise.
 
     Example:
         >>> from edbatch.policies import train_policy
@@ -109,14 +110,14 @@ class TrainingRecord:
     def to_json(self) -> dict[str, Any]:
         """Returns the record as JSON values, in the order of the attributes."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        if self.by_cost is None:  # as in files that have no such entry
+        if self.by_cost is None:  # as in files without this entry
             del values["by_cost"]
         curve = [list(point) for point in self.curve]
         return values | {"curve": curve, "versions": dict(self.versions)}
 
     @classmethod
     def from_json(cls, values: Any) -> "TrainingRecord":
-        """Reads what `to_json` wrote.
+        """Reads the JSON values that `to_json` returns.
 
         Args:
             values: JSON values.
@@ -125,8 +126,8 @@ class TrainingRecord:
             The record.
 
         Raises:
-            ValueError: An entry is missing, unknown or of another kind; the text is a
-                clause that names it.
+            ValueError: An entry is missing, unknown or of another kind; the message is
+                a clause that names it.
         """
         if not isinstance(values, dict):
             raise ValueError("'training' is not an object")
@@ -181,7 +182,7 @@ def _is_below_zero(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Tells whether a JSON value is a number that a float can hold."""
+    """Returns whether a JSON value is a number that a float can represent."""
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
@@ -205,10 +206,10 @@ def _name(kind: Any) -> str:
 
 
 def check_workload(workload: object) -> None:
-    """Checks what a training record says of what was trained on.
+    """Checks the description of the training data for a training record.
 
     Raises:
-        PolicyError: It is no text, or one that cannot be written to a file.
+        PolicyError: It is not text, or text that cannot be written to a file.
     """
     text = workload if isinstance(workload, str) else None
     if text is None or text.encode(errors="replace").decode() != text:
@@ -219,7 +220,7 @@ def check_workload(workload: object) -> None:
 
 
 def package_versions() -> tuple[tuple[str, str], ...]:
-    """Returns the versions of the packages that decide what training finds."""
+    """Returns the versions of the packages that affect the result of training."""
     return tuple((name, _version(name)) for name in ("edbatch", "numba", "numpy"))
 
 

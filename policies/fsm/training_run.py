@@ -1,4 +1,4 @@
-"""One training: tuning, episodes and evaluations, and the policy that they make."""
+"""A training run: tuning, episodes, evaluations and the resulting policy."""
 
 import functools
 import sys
@@ -37,7 +37,7 @@ Progress = Callable[[int, int, float, float], None]
 
 
 class TrainingRun:
-    """One training: its settings, its minibatches, and how far it has come."""
+    """One training run: its settings, its minibatches and its state."""
 
     def __init__(
         self,
@@ -71,12 +71,12 @@ class TrainingRun:
 
     @property
     def num_types(self) -> int:
-        """How many types the model has."""
+        """Number of types of the model."""
         return len(self._types)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Settings and minibatches, which a checkpoint must agree with."""
+        """Settings, minibatches and costs, which a checkpoint has to match."""
         return {
             **self._settings.as_json(),
             "graphs": digest(self._graphs),
@@ -88,8 +88,11 @@ class TrainingRun:
         """Trains to the end; returns why it ended.
 
         Args:
-            keep: Whether Ctrl-C must leave something to keep. Else it need not wait
-                where it ends the process.
+            keep: Whether Ctrl-C must leave a result to keep. If not, and if Ctrl-C ends
+                the process, Ctrl-C is not deferred.
+
+        Returns:
+            The reason: a value of `TrainingRecord.stopped`.
         """
         at_once = not keep and ends_at_ctrl_c()
         deferral = nullcontext(_nothing) if at_once else deferred_interrupt()
@@ -102,13 +105,14 @@ class TrainingRun:
                     check_interrupt()
         except KeyboardInterrupt:
             stopped = "interrupted"
-            # A second Ctrl-C may come in the middle of a step: no state to go on from.
+            # A second Ctrl-C may come in the middle of a step, whose state cannot be
+            # resumed.
             if not self._in_step:
                 self._save()
         return stopped
 
     def _why_ended(self) -> str | None:
-        """Tells why training is over, if it is."""
+        """Returns why training is over, or None if it is not."""
         state, best = self.state, self.state.best
         if best is not None:
             if best.meets_bounds and not best.unseen:
@@ -119,7 +123,7 @@ class TrainingRun:
         return "trials" if state.trial == self._settings.trials else None
 
     def _begin(self, check_interrupt: Callable[[], None]) -> None:
-        """Tunes the weights of the smoothed bound, unless equal ones are as good."""
+        """Tunes the weights of the smoothed bound; keeps equal ones if as good."""
         settings, state = self._settings, self.state
         if not state.curve:
             self._in_step = True
@@ -150,7 +154,7 @@ class TrainingRun:
         self._note(result)
 
     def _play_first(self) -> QTable:
-        """Values the first choice of `fall` in all states that it leads to."""
+        """Learns the values of `fall`'s first type in all states that it leads to."""
         table = new_table(len(self._types))
         for k in range(len(self._episodes)):
             table = self._play(table, k, epsilon=0.0)
@@ -228,9 +232,9 @@ class TrainingRun:
                 self._cost,
             )
             best = follow(new_table(len(self._types)), BoundWeights(), 0)
-            best = replace(best, unseen=0)  # it has no table to miss a state in
+            best = replace(best, unseen=0)  # without a table, no state is unseen
         if stopped in ("trials", "patience") and best.meets_bounds:
-            stopped = "lower bound"  # if only with the help of the greedy heuristic
+            stopped = "lower bound"  # perhaps only by following the greedy heuristic
         record = self._record(stopped, workload, best, greedy, worse)
         return StateMachine(self._types, encoding, best.states, record, best.weights)
 
@@ -272,4 +276,4 @@ class TrainingRun:
 
 
 def _nothing() -> None:
-    """Has nothing to check."""
+    """Does nothing; replaces the check for a deferred interrupt."""

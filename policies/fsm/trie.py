@@ -1,9 +1,9 @@
 """A trie over sequences of symbols, grown inside compiled code.
 
-Children are held in one dense array ``child[trie node, symbol]``, so that a look-up
+Children are stored in one dense array ``child[trie node, symbol]``, so that a look-up
 reads one number per symbol and compares sequences exactly. The arrays double when they
-are full. Space O(K P) for K trie nodes and P symbols: so training learns, and policies,
-whose states no longer change, are looked up in `edbatch.policies.fsm.state_index`.
+are full. Space O(K P) for K trie nodes and P symbols. Only training uses it; policies,
+whose states no longer change, use `edbatch.policies.fsm.state_index`.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class Trie(NamedTuple):
     Attributes:
         child: Child of each trie node by each symbol; 0 where there is none.
         number: Number of the sequence that ends at each trie node, or `NO_STATE`.
-        used: How many trie nodes, and how many sequences, there are.
+        used: Numbers of trie nodes and of sequences.
     """
 
     child: np.ndarray  # [capacity, P] int32
@@ -36,8 +36,8 @@ def new_trie(num_symbols: int, capacity: int = 64) -> Trie:
     """Makes an empty trie.
 
     Args:
-        num_symbols: How many symbols there are, P.
-        capacity: For how many trie nodes there is room at first.
+        num_symbols: Number of symbols, P.
+        capacity: Initial capacity, in trie nodes.
     """
     return Trie(
         np.zeros((capacity, num_symbols), np.int32),
@@ -48,16 +48,15 @@ def new_trie(num_symbols: int, capacity: int = 64) -> Trie:
 
 @kernel
 def insert(trie: Trie, sequence: np.ndarray, length: int) -> tuple[Trie, int]:
-    """Looks a sequence up, and adds it where it is new.
+    """Looks up a sequence, and adds it if it is new.
 
     Args:
         trie: The `Trie`; its arrays are updated.
         sequence: The symbols, each below P.
-        length: How many of them count.
+        length: Length of the sequence; later symbols are ignored.
 
     Returns:
-        The trie, whose arrays are new ones if it had to grow, and the number of the
-        sequence.
+        The trie, in new arrays if it had to grow, and the number of the sequence.
     """
     if trie.used[0] + length > len(trie.number):
         trie = _grown(trie, 2 * len(trie.number) + length)
@@ -87,7 +86,7 @@ def _grown(trie, capacity):
 
 
 def empty_trie(num_symbols: int, capacity: int = 64) -> Trie:
-    """Makes an empty trie, interpreted: that takes less time than to compile it.
+    """Makes an empty trie in interpreted code, which is faster than compiling it.
 
     Args:
         num_symbols: As for `new_trie`.
@@ -97,7 +96,7 @@ def empty_trie(num_symbols: int, capacity: int = 64) -> Trie:
 
 
 def _interpreted(function: Callable[..., Any]) -> Callable[..., Any]:
-    return getattr(function, "py_func", function)  # NUMBA_DISABLE_JIT=1 has no other
+    return getattr(function, "py_func", function)  # no py_func if NUMBA_DISABLE_JIT=1
 
 
 @kernel
@@ -105,7 +104,7 @@ def sequences(trie: Trie) -> tuple[np.ndarray, np.ndarray]:
     """Lists the sequences of a trie.
 
     Returns:
-        Starts ``[S + 1]`` and symbols, flat, of the ``S`` sequences by number.
+        Starts ``[S + 1]`` and concatenated symbols of the ``S`` sequences, by number.
     """
     parent = np.zeros(trie.used[0], np.int32)
     symbol = np.zeros(trie.used[0], np.int32)

@@ -1,18 +1,20 @@
-"""Tuning the weights of a smoothed bound by the cross-entropy method.
+"""Tunes the weights of a smoothed bound by the cross-entropy method.
 
-Rubinstein 1999; with noise that keeps the search alive, as Szita and Lőrincz, "Learning
-Tetris using the noisy cross-entropy method", 2006, which is the same kind of problem: a
-linear value of a few features decides each step of a long game. A generation samples
-weights around a mean, plays every minibatch with each, and moves the mean and the
-spread to those of the best. Weights are positive, so their logarithms are what is
+Rubinstein 1999, with noise that keeps the search from converging too early, as in Szita
+and Lőrincz, "Learning Tetris using the noisy cross-entropy method", 2006. Tetris is the
+same kind of problem: a linear function of a few features decides each step of a long
+game. A generation samples weights around a mean, schedules the first minibatches (at
+least one, of about `_NODES` nodes in all) with each sample, and moves the mean and the
+spread to those of the best samples. Weights are positive, so their logarithms are
 sampled.
 
-Gain: 0.016 to 0.037 of the ratio to the lower bound on lattices and programs, nothing
-on trees (docs/results-policies.md). Three times the generations bring 0.005 or less.
+Gain: 0.016 to 0.037 of the ratio to the lower bound on lattices and programs, none on
+trees (docs/results-policies.md). Three times the generations gain another 0.005 at
+most.
 
-A generation of P samples on M minibatches of N nodes costs O(P M T (N + E)); the
-mean's own score decides which mean is kept, so the result is never worse on the
-training minibatches than the weights it began with.
+A generation of P samples on M minibatches of N nodes costs O(P M T (N + E)). The mean
+with the best score of its own is kept, so on these minibatches the result is never
+worse than the initial weights.
 """
 
 from collections.abc import Sequence
@@ -28,23 +30,23 @@ from edbatch.policies.fsm.table_run import Binding, run_table
 from edbatch.policies.smooth_bound.weights import BoundWeights
 
 POPULATION = 32
-# On how many nodes a weight is played: what keeps tuning a matter of seconds.
+# Number of nodes that each sample schedules, so that tuning takes seconds.
 _NODES = 300_000
 _ELITE = 6
 _FIRST_SPREAD = 0.5
-_NOISE = 0.05  # added to the spread, falling to 0 with the generations
+_NOISE = 0.05  # added to the spread, decreasing to 0 over the generations
 
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """The state of tuning; ``D`` weights: one per type, and that of the path.
+    """The state of tuning ``D`` weights: one per type, and the weight of the path.
 
     Attributes:
-        generation: How many generations have been played.
+        generation: Number of generations so far.
         mean: Mean of the logarithms of the weights.
-        spread: Their standard deviation.
+        spread: Standard deviation of the logarithms of the weights.
         best: The best mean so far.
-        best_batches: Batches that it runs per training minibatch, or their cost.
+        best_batches: Mean batches per training minibatch with `best`, or their cost.
     """
 
     generation: int
@@ -60,7 +62,7 @@ class Tuning:
 
 
 def as_weights(logarithms: np.ndarray) -> BoundWeights:
-    """Converts logarithms of weights, ``[T + 1]``, into weights of three decimals."""
+    """Converts logarithms of weights, ``[T + 1]``, to weights with three decimals."""
     *types, path = (round(float(each), 3) for each in np.exp(logarithms))
     return BoundWeights(tuple(types), path)
 
@@ -70,7 +72,7 @@ def start_tuning(
     num_types: int,
     cost: np.ndarray | None = None,
 ) -> Tuning:
-    """Starts from equal weights.
+    """Returns the initial state of tuning, with equal weights.
 
     Args:
         structures: The minibatches to train on.
@@ -100,13 +102,13 @@ def next_generation(
     seed: int,
     cost: np.ndarray | None = None,
 ) -> Tuning:
-    """Plays one generation.
+    """Runs one generation and returns the new state of tuning.
 
     Args:
-        tuning: Where tuning stands.
+        tuning: The state so far.
         structures: The minibatches to train on.
-        generations: How many generations there will be.
-        seed: Seed of all of them; any integer, it counts modulo 2⁶⁴.
+        generations: Total number of generations.
+        seed: Seed of all generations; any integer, taken modulo 2⁶⁴.
         cost: As for `start_tuning`.
     """
     rng = np.random.default_rng([seed % 2**64, tuning.generation])
@@ -116,7 +118,7 @@ def next_generation(
     scores = [_play(played, each, cost) for each in samples]
     elite = samples[np.argsort(scores, kind="stable")[:_ELITE]]
     mean = elite.mean(axis=0)
-    mean -= mean.mean()  # only the weights' proportions count
+    mean -= mean.mean()  # only ratios of weights matter
     noise = _NOISE * max(0.0, 1 - (tuning.generation + 1) / generations)
     best, best_batches = tuning.best, tuning.best_batches
     batches = _play(played, mean, cost)

@@ -1,18 +1,19 @@
-"""Beam search over the states of a minibatch, with the smoothed bound as value.
+"""Beam search over the states of a minibatch, ranked by the smoothed bound.
 
-Layer by layer, every kept state is continued by every type on its frontier; of the
-successors the best `width` by their smoothed bound are kept
+In each layer, every kept state is continued with every type on its frontier, and of
+these continuations the best `width` by their smoothed bound are kept
 (`edbatch.policies.smooth_bound.bound`). Where ED-Batch's sufficient condition holds for
-a type, some optimal schedule runs it next, so the state is continued by that type only.
-A type whose nodes have no readers waits until all of them are ready: they could all run
-in a later batch.
-States that cannot lead to fewer batches than are known already, by their lower bound,
-are dropped; if nothing else was ever dropped, the result is proven: with room for all
-states this is an exact solver (breadth first with a bound: what A* expands, in another
-order).
+a type, some optimal schedule runs it next, so the state is continued with that type
+only. A type whose nodes have no readers waits until all of them are ready, because they
+could all run in a later batch.
+
+States whose lower bound shows that they cannot lead to fewer batches than already known
+are dropped. If no other state was ever dropped, the result is proven: with room for all
+states this is an exact solver (breadth-first with a bound: it expands the same states
+as A*, in another order).
 
 A layer of a minibatch of B instances costs O(W F B) look-ups for width W and F types on
-the frontiers, and the making of instance states that were not met before.
+the frontiers, plus the construction of instance states not met before.
 """
 
 import math
@@ -39,11 +40,11 @@ class BeamResult(NamedTuple):
     """The result of a search.
 
     Attributes:
-        states: The states, whose arrays are new ones where they had to grow.
-        outcome: `FOUND`; `EXHAUSTED` where nothing was left to continue; or `STOPPED`
-            where time was over.
-        is_complete: Whether nothing was dropped for want of width.
-        actions: The types to run, if found; ``[batches] int32``.
+        states: The instance states, in new arrays if they had to grow.
+        outcome: `FOUND`; `EXHAUSTED` if no state was left to continue; or `STOPPED` if
+            time ran out.
+        is_complete: Whether the search ended and dropped no state for lack of width.
+        actions: The sequence of types to run, if found; ``[batches] int32``.
     """
 
     states: InstanceStates
@@ -53,18 +54,20 @@ class BeamResult(NamedTuple):
 
 
 class _Layers(NamedTuple):
-    """The present layer and the next, by turns, and the way back through all.
+    """The current and the next layer, alternating, and back-pointers of all layers.
 
     Attributes:
         present: State of each instance, for each kept state.
         chain: Longest remaining chain of each type.
-        share: What each type's chains, and the paths, add to the smoothed bound.
+        share: Contribution of each type's chains, and of the paths, to the smoothed
+            bound.
         ready: Frontier nodes of each type.
         paid: Cost of the batches so far.
-        parent: From which kept state each one came.
-        action: By running which type.
-        progress: Number of the present layer, how many states it keeps, how many have
-            been dropped for want of width, and layer and place of the best end so far.
+        parent: Kept state of the previous layer that each kept state continues.
+        action: Type that was run to reach it.
+        progress: Index of the current layer, its number of kept states, number of
+            layers that dropped states for lack of width, and layer and place of the
+            best final state so far.
         limit: The cost to beat.
     """
 
@@ -90,26 +93,28 @@ def search_beam(
     max_ms: float = np.inf,
     cost: np.ndarray | None = None,
 ) -> BeamResult:
-    """Searches for a schedule of fewer batches, or of less cost.
+    """Searches for a schedule with fewer batches, or of less cost.
 
     Args:
         graph: The minibatch.
         states: States of its instances; new ones are added.
-        start: State in which each of some of its instances starts; ``[B'] int32``.
+        start: Start state of each instance to schedule, all or some; ``[B'] int32``.
         weight: Weight of each type's chains, and of the path; ``[T + 1]``.
         log2_p: Base-2 logarithm of the p of the smoothed bound.
         width: How many states to keep per layer.
-        limit: Number of batches, or cost, that is known already; only less is of
-            interest.
-        max_ms: When to stop, in milliseconds; looked at about every millisecond.
+        limit: Known number of batches, or cost; the search looks for less.
+        max_ms: Time limit in milliseconds, checked about every millisecond.
         cost: Cost of one batch of each type, above 0; 1 for all if None. ``[T]``.
+
+    Returns:
+        The result of the search.
     """
     deadline = time.perf_counter() + max_ms / 1e3
     num_types = states.ready.shape[1]
     if cost is None:
         cost = np.ones(num_types)
     power = powers(int(states.chain[start, -1].max(initial=1)), log2_p)
-    # The weight of the path goes with what a batch costs on average.
+    # The weight of the path is scaled by the mean cost of a batch.
     weight = weight * np.append(cost, cost.mean() if num_types else 1.0)
     weights = _Weights(power, weight, log2_p, cost)
     most = math.ceil(min(limit / cost.min(initial=np.inf), len(graph.node_type)))
@@ -146,10 +151,10 @@ def search_beam(
 
 
 _NO_END = -1
-_EQUAL = 1e-9  # of costs that differ by rounding only
+_EQUAL = 1e-9  # costs that differ by less are equal up to rounding
 
-# About a millisecond of look-ups; making a state costs about as much as some, and as
-# the nodes that are scanned for it.
+# In look-ups: the work of about a millisecond, and the work of making a state, in
+# addition to one for each node that is scanned for heads.
 _WORK = 50_000
 _STATE_WORK = 100
 
@@ -158,7 +163,7 @@ class _Weights(NamedTuple):
     """The smoothed bound and the cost of batches.
 
     Attributes:
-        power: Powers of the lengths of chains.
+        power: Each length of a chain to the power of p.
         weight: Weight of each type's chains, and of the path.
         log2_p: Base-2 logarithm of the p of the bound.
         cost: Cost of one batch of each type.
@@ -184,12 +189,13 @@ class _Continuations(NamedTuple):
     """Continuations of one layer, at most ``M``.
 
     Attributes:
-        value: Smoothed bound and cost so far.
+        value: Cost so far plus the smoothed bound.
         parent: The kept state that is continued.
-        action: By running which type.
-        key: Key of the state that follows.
+        action: The type that is run.
+        key: Hash key of the resulting state.
         chain: Longest remaining chain of that type.
-        share: What the type's chains, and the paths, add to the smoothed bound.
+        share: Contributions of the type's chains and of the paths to the smoothed
+            bound.
     """
 
     value: np.ndarray  # [M] float64
@@ -225,7 +231,7 @@ def _side(layers, k):
 
 @kernel
 def _advance(graph, states, layers, weights, max_work):
-    """Goes on layer by layer until nothing is left, or for so much work."""
+    """Advances layer by layer until no state is left or `max_work` is done."""
     width, num_types = layers.present.shape[1], graph.chains.shape[1]
     scratch = new_scratch(graph)
     found = _new_continuations(width * num_types)
@@ -271,7 +277,7 @@ def _advance(graph, states, layers, weights, max_work):
 
 @kernel
 def _note_ends(layers, now, layer, size):
-    """Notes the cheapest kept state of a layer in which nothing is left to run."""
+    """Records the cheapest kept state of a layer that has no nodes left to run."""
     for k in range(size):
         if now.paid[k] < layers.limit[0] and now.chain[k].sum() == 0:
             layers.limit[0] = now.paid[k]
@@ -283,8 +289,8 @@ def _note_ends(layers, now, layer, size):
 def _continue(graph, states, scratch, now, size, weights, limit, is_last, found):
     """Continues the states of a layer.
 
-    Returns the states, whose arrays may have grown, and the numbers of continuations
-    and of look-ups.
+    Returns the instance states, whose arrays may have grown, and the numbers of
+    continuations and of look-ups.
     """
     power, weight, log2_p, cost = weights
     num_types, num_instances = len(cost), now.present.shape[1]
@@ -313,10 +319,10 @@ def _continue(graph, states, scratch, now, size, weights, limit, is_last, found)
             )
             work += num_instances
             if is_allowed:
-                count = first  # some optimal schedule goes this way
+                count = first  # some optimal schedule runs this type next
             elif is_last[a]:
                 continue  # a later batch of the type could run these nodes, too
-            # The batch's own cost, less what the lower bound falls by.
+            # The cost of the batch, minus the decrease of the lower bound.
             if bound + cost[a] * (1 + longest - now.chain[p, a]) < limit - _EQUAL:
                 chain_share = weight[a] * root(chain_total, log2_p)
                 path_share = weight[num_types] * root(path_total, log2_p)
@@ -336,7 +342,7 @@ def _continue(graph, states, scratch, now, size, weights, limit, is_last, found)
 
 @kernel
 def _keep_best(states, now, after, found, count, kept, table):
-    """Fills the next layer; returns its size, and 1 if states were dropped."""
+    """Fills the next layer; returns its size, and 1 if it dropped states, or 0."""
     size = 0
     table[:] = -1
     for c in np.argsort(found.value[:count], kind="mergesort"):
@@ -393,7 +399,7 @@ def _read_by_none(graph):
 
 @kernel
 def _follow_all(graph, states, scratch, present, a):
-    """Makes the states after running a type; tells whether there was room."""
+    """Makes the states after running a type; returns whether there was room."""
     for before in present:
         if (
             states.following[before, a] < 0
@@ -405,7 +411,7 @@ def _follow_all(graph, states, scratch, present, a):
 
 @kernel(counting=False)
 def _evaluate(following, chain, allowed, key, power, present, a):
-    """Looks at what follows if a type runs: all that its value depends on."""
+    """Computes all terms of a continuation's value, and the key of its state."""
     is_allowed = True
     longest = 0
     chain_total = 0.0
@@ -426,7 +432,7 @@ def _evaluate(following, chain, allowed, key, power, present, a):
 
 @kernel(counting=False)
 def _is_same(following, present, a, other):
-    """Tells whether running a type leads to a state that was kept already."""
+    """Returns whether running a type leads to the kept state `other`."""
     same = True
     for k in range(len(present)):
         same &= following[present[k], a] == other[k]

@@ -1,11 +1,11 @@
-"""Search at plan time, on top of any policy: more batches saved for some milliseconds.
+"""Beam search on top of any policy: fewer batches for milliseconds of planning time.
 
-A beam search (`edbatch.policies.search.beam`) starts from the number of batches that
-the policy found and looks for fewer, with the policy's weights of the smoothed bound
-and three variations of them. Four width-4 beams with different weights beat one of
-width 16, and share the states of instances (word lattices of 32 sentences of Weibo:
-1.156 times the bound in 20 ms by four beams of width 4, 1.170 in 16 ms by one of width
-8, 1.23 without a search). While there is time they run again, four times as wide.
+A beam search (`edbatch.policies.search.beam`) starts from the policy's number of
+batches and looks for fewer, with the policy's weights of the smoothed bound and three
+variations of them. Four width-4 beams with different weights beat one of width 16, and
+share the states of instances (word lattices of 32 sentences of Weibo: 1.156 times the
+bound in 20 ms with four beams of width 4, 1.170 in 16 ms with one of width 8, 1.23
+without a search). While time remains, the beams run again, four times as wide.
 """
 
 import functools
@@ -41,21 +41,21 @@ _WIDEST = 4096
 class BeamSearch:
     """A policy with a search on top; never more batches than the policy alone.
 
-    With costs, the search minimises, and compares by, the time that batches take by
-    them, not the number of batches. With a budget the outcome depends on how fast the
-    machine is; with a width it does not.
+    With costs, the search minimises predicted time instead of the number of batches.
+    With a time budget, the result depends on the speed of the machine; with a width, it
+    does not.
 
     Attributes:
-        policy: The policy that goes first.
-        budget_ms: Milliseconds that a schedule may take, the policy's own included; the
-            search is checked against it once per layer or so.
-        width: How many states the search keeps per layer, whatever time it takes;
-            overrides the budget.
+        policy: The policy that runs first.
+        budget_ms: Milliseconds per schedule, including the policy's own time; the
+            search checks it between layers, about every millisecond.
+        width: Number of states that the search keeps per layer, regardless of time;
+            overrides `budget_ms`.
         costs: Measured costs of batches, as from ``edbatch calibrate``.
 
     Raises:
-        PolicyError: The budget or the width is not positive, or the width is no whole
-            number.
+        PolicyError: The budget or the width is not positive, the width is not a whole
+            number, `policy` is not a policy, or `costs` is not a `CostModel`.
 
     Example:
         >>> from edbatch.policies import Depth
@@ -100,11 +100,11 @@ class BeamSearch:
             structure: The graph.
 
         Returns:
-            The policy's schedule, or one of fewer batches whose `policy` is
-            ``"search"``.
+            The policy's schedule, or one with fewer batches (with costs, less predicted
+            time) whose `policy` is ``"search"``.
 
         Raises:
-            PolicyError: As for the policy.
+            PolicyError: Raised by the policy, or a type has no measured costs.
         """
         _compile()
         began = time.perf_counter()
@@ -127,11 +127,11 @@ class BeamSearch:
         if self.costs is not None and (
             self.costs.schedule_us(found, keys) > self.costs.schedule_us(schedule, keys)
         ):
-            return schedule  # batches that are wider than they look
+            return schedule  # less overhead per batch, but more time in chunks
         return found
 
     def _run_for_time(self, search: "Search", began: float) -> None:
-        """Runs wider and wider beams for as long as time allows."""
+        """Runs beams of increasing width until the time budget is spent."""
         width = _FIRST_WIDTH
         while width <= _WIDEST:
             for variation in range(NUM_VARIATIONS):
@@ -144,7 +144,7 @@ class BeamSearch:
 
 @functools.cache
 def _compile() -> None:
-    """Compiles a search, which does not count against its time budget."""
+    """Compiles a search, so that compilation does not count against a budget."""
     structure = chain("ab")
     search = Search(structure, None, structure.num_nodes + 1)
     search.run(_FIRST_WIDTH)
@@ -155,9 +155,9 @@ class Search:
     """Beam searches on one minibatch that share the states of its instances.
 
     Attributes:
-        actions: The types to run for the fewest batches found; None before any.
+        actions: The sequence of types of the best schedule found; None if none was.
         limit: The fewest batches known, or the least cost.
-        is_proven: Whether no schedule has fewer, or costs less.
+        is_proven: Whether `limit` is proven optimal.
     """
 
     def __init__(
@@ -188,15 +188,16 @@ class Search:
         return self._states.chain[self._start, :-1]
 
     def run(self, width: int, variation: int = 0, max_ms: float = np.inf) -> BeamResult:
-        """Searches for fewer batches than are known.
+        """Searches for fewer batches than `limit`, and updates the attributes.
 
         Args:
             width: How many states to keep per layer.
-            variation: Of the weights, below `NUM_VARIATIONS`; 0 for the policy's own.
-            max_ms: When to give up, in milliseconds.
+            variation: Variation of the weights, below `NUM_VARIATIONS`; 0 for the
+                policy's own weights.
+            max_ms: Time limit, in milliseconds.
 
         Returns:
-            What was found; the attributes are up to date.
+            The result of the search.
         """
         result = search_beam(
             self._graph,
@@ -217,11 +218,11 @@ class Search:
         return result
 
 
-_EQUAL = 1e-9  # of costs that differ by rounding only
+_EQUAL = 1e-9  # costs that differ by less are equal up to rounding
 
 
 def _cost_bound(structure: GraphStructure, cost: np.ndarray | None) -> float:
-    """No schedule costs less."""
+    """Lower bound on the cost of any schedule."""
     chains = longest_chains(structure)
     return float(chains.sum() if cost is None else chains @ cost)
 
@@ -230,9 +231,9 @@ NUM_VARIATIONS = 4
 
 
 def _vary(weight: np.ndarray, log2_p: int) -> list[tuple[np.ndarray, int]]:
-    """Returns weights and variations of them: flatter, with more of the path, broader.
+    """Returns the weights and variations: flatter, more weight on the path, smaller p.
 
-    Which ones is by trial on the workloads with a gap to the bound.
+    The variations were chosen by trial on the workloads with a gap to the bound.
     """
     types = weight[:-1]
     return [
@@ -248,8 +249,11 @@ def schedule_of(structure: GraphStructure, actions: np.ndarray) -> Schedule:
 
     Args:
         structure: The graph.
-        actions: Types, each with a node on the frontier when its turn comes;
+        actions: Types in order, each with a node on the frontier at its turn;
             ``[batches] int32``.
+
+    Returns:
+        The schedule.
     """
     order, start, kind = _run_actions(start_frontier(structure), actions)
     return Schedule(order, start, kind, "search")

@@ -1,18 +1,18 @@
-"""The fewest batches that are possible, proven, or a bound that is closer to them.
+"""Exact search: a proven minimum of batches, or a tighter lower bound.
 
-A beam search that drops nothing but states that cannot win proves its result
-(`edbatch.policies.search.beam`). For a whole minibatch that takes too much room, but a
-part of it is often enough: whatever schedules the minibatch schedules each part of it,
-so the optimum of a part is a lower bound for the whole. Parts grow by the instance that
-raises the lower bound most, until the optimum of the part equals the number of batches
-of a schedule that is known, which is then optimal, or until the part is too large.
+A beam search that drops only states that cannot win proves its result
+(`edbatch.policies.search.beam`). For a whole minibatch this takes too much memory, but
+a part of it is often enough: a schedule of the minibatch also schedules each part of
+it, so the optimum of a part is a lower bound for the whole. Parts grow by the instance
+that raises the lower bound most, until the optimum of the part equals the number of
+batches of a known schedule, which is then optimal, or until the part is too large.
 
-Gain: it tells how far a policy is from the optimum where the lower bound cannot. On
-minibatches of two sentences of word lattices it proves the search optimal on 50 of 50
+Gain: it shows how far a policy is from the optimum where the lower bound cannot. On
+minibatches of two sentences of word lattices, it proves the search optimal on 50 of 50
 and the learned policy on 34 (docs/results-policies.md).
 
-In the worst case the states kept per layer, W, are all that there are, so a part that
-is not solved costs O(W F B) per layer.
+In the worst case, W, the number of states kept per layer, is the number of all states.
+A part that is not solved costs O(W F B) per layer.
 """
 
 from dataclasses import dataclass
@@ -38,12 +38,12 @@ _NARROW = 64
 
 @dataclass(frozen=True)
 class Optimum:
-    """Bounds of the fewest batches of a minibatch.
+    """Upper and lower bound on the fewest batches of a minibatch.
 
     Attributes:
-        schedule: The schedule of fewest batches that was found.
+        schedule: The schedule with the fewest batches found.
         bound: No schedule has fewer batches; at least the lower bound.
-        part: How many instances prove that bound.
+        part: Number of instances in the part that proves `bound`.
 
     Example:
         >>> from edbatch.policies import Depth, find_optimum
@@ -59,7 +59,7 @@ class Optimum:
 
     @property
     def is_proven(self) -> bool:
-        """Whether the schedule is optimal."""
+        """Whether the schedule is proven optimal."""
         return self.schedule.num_batches == self.bound
 
 
@@ -70,23 +70,23 @@ def find_optimum(
     width: int = 20_000,
     max_ms: float = 1_000.0,
 ) -> Optimum:
-    """Looks for the fewest batches of a minibatch, and for a proof.
+    """Searches for the fewest batches of a minibatch and a proof of optimality.
 
     Args:
         structure: The minibatch.
         policy: Its schedule is the first upper bound; its weights, if any, guide the
             search.
-        width: States to keep per layer at most.
-        max_ms: Milliseconds for a search: a few narrow ones of the minibatch, and a
-            narrow and a wide one of each part, which counts as too large if it takes
-            longer.
+        width: Maximum number of states to keep per layer.
+        max_ms: Time limit of each search, in milliseconds: there are a few narrow
+            searches of the minibatch, and a narrow and a wide search of each part. A
+            part counts as too large if its searches exceed the limit.
 
     Returns:
-        The best schedule, and a proven bound.
+        The best schedule and a proven bound.
 
     Raises:
-        PolicyError: An argument is of another type or out of its range, or the policy
-            returned no schedule of the graph.
+        PolicyError: An argument has the wrong type or is out of range, or the policy
+            returned an invalid schedule.
 
     Example:
         >>> from edbatch.policies import Depth
@@ -125,7 +125,7 @@ def find_optimum(
 
 
 def _parts(chains: np.ndarray) -> list[np.ndarray]:
-    """Orders instances by how much each raises the bound of those before it.
+    """Returns growing parts, each with the next instance that raises the bound most.
 
     Args:
         chains: Longest chain of each type in each instance; ``[B, T]``.
@@ -134,7 +134,7 @@ def _parts(chains: np.ndarray) -> list[np.ndarray]:
     longest = np.zeros(chains.shape[1], chains.dtype)
     for _ in range(len(chains)):
         raised = np.maximum(chains, longest).sum(axis=1) * (chains.sum() + 1)
-        raised += chains.sum(axis=1)  # of equals the longest
+        raised += chains.sum(axis=1)  # breaks ties: longest chains first
         raised[chosen] = -1
         chosen.append(int(raised.argmax()))
         longest = np.maximum(longest, chains[chosen[-1]])
@@ -148,7 +148,7 @@ def _solve(
     width: int,
     max_ms: float,
 ) -> int | None:
-    """Finds the optimum of a part, or None if it is too large."""
+    """Returns the optimum of a part, or None if the part is too large."""
     search = Search(structure, policy, structure.num_nodes + 1, instances)
     search.run(_NARROW, max_ms=max_ms)
     if not search.is_proven:

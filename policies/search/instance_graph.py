@@ -1,4 +1,4 @@
-"""A minibatch as arrays for the search: its edges, and how far each node reaches."""
+"""A minibatch as arrays for the search: edges and longest paths from each node."""
 
 from typing import NamedTuple
 
@@ -15,15 +15,16 @@ class InstanceGraph(NamedTuple):
 
     Attributes:
         node_type: Type of each node.
-        operand_start: First operand of each node, and the end.
+        operand_start: Index of each node's first operand, and the end.
         operands: Node that each operand reads; negative where it is missing.
-        consumer_start: First reader of each node, and the end.
+        consumer_start: Index of each node's first reader, and the end.
         consumers: Readers.
-        chains: Nodes of each type on the path from each node that has most of them,
-            the node itself included.
+        chains: For each node and type, the most nodes of the type on one path from the
+            node, itself included.
         height: Nodes on the longest path from each node, itself included.
-        settled: The smallest, over each node and all after it in its instance, of the
-            last ancestor of its own type. Until that has run, none of them is a head.
+        settled: Minimum, over each node and all later nodes of its instance, of the
+            node's last ancestor of its own type. Until that ancestor or a later node
+            has run, none of these nodes is a head.
         first_node: First node of each instance, and the end.
     """
 
@@ -39,7 +40,7 @@ class InstanceGraph(NamedTuple):
 
 
 def instance_graph(structure: GraphStructure) -> InstanceGraph:
-    """Prepares a minibatch."""
+    """Builds the arrays of a minibatch."""
     start, consumers, _ = structure.consumers
     node_type = structure.node_type
     first_node = np.concatenate([[0], np.cumsum(structure.instance_nodes)])
@@ -66,7 +67,7 @@ def instance_graph(structure: GraphStructure) -> InstanceGraph:
 @kernel
 def _settled(node_type, operand_start, operands, first_node, num_types):
     n = len(node_type)
-    latest = np.full((n, num_types), NONE, np.int32)  # of itself and its ancestors
+    latest = np.full((n, num_types), NONE, np.int32)  # of a node and its ancestors
     settled = np.empty(n, np.int32)
     for v in range(n):
         for e in range(operand_start[v], operand_start[v + 1]):

@@ -1,19 +1,19 @@
-"""The states of single instances: what lets a search run thousands of schedules.
+"""Cached states of single instances, so that a search can run thousands of schedules.
 
-Instances of a minibatch do not depend on each other, so the state of its execution is
-one state per instance, and running a type moves each of them by itself. Each state of
-an instance is computed once, when it is first reached, together with its frontier, its
-longest remaining chains and which types the sufficient condition of ED-Batch (Chen et
-al., ICML 2023, section 2.3) allows; after that a step of a whole minibatch is one
-look-up per instance.
+Instances of a minibatch are independent, so the state of an execution is one state per
+instance, and running a type advances each of them separately. Each state of an instance
+is computed once, when it is first reached, together with its frontier, its longest
+remaining chains and the types that the sufficient condition of ED-Batch (Chen et al.,
+ICML 2023, section 2.3) allows. After that, a step of a whole minibatch is one look-up
+per instance.
 
-A state is the set of nodes that have run, held as bits from the first node that has not
-run to the last that has. States are found again by the exclusive or of a random number
-per node (Zobrist hashing), and compared bit by bit.
+A state is the set of nodes that have run, stored as bits from the first node that has
+not run to the last that has. States are looked up by the exclusive or of a random
+number per node (Zobrist hashing), and compared bit by bit.
 
 Making a state of an instance of n nodes and e operands costs O(n + e) for each 64
-types; less where an instance is long, for only the nodes that could be heads are
-looked at, see `InstanceGraph.settled`.
+types; less for long instances, because only nodes that could be heads are scanned (see
+`InstanceGraph.settled`).
 """
 
 from typing import NamedTuple
@@ -30,23 +30,24 @@ _ALL = np.uint64(2**64 - 1)
 
 
 class InstanceStates(NamedTuple):
-    """The ``S`` states met so far; the arrays are longer.
+    """The ``S`` states met so far; the arrays have spare capacity.
 
     Attributes:
-        place: Instance of each state; where its frontier begins in its pool, and its
-            size; where its bits begin in theirs, how many words they have, and how many
-            full words go before them.
+        place: Six columns per state: its instance; start and size of its part of
+            `frontier`; start and number of words of its part of `bits`, and the number
+            of full words that precede them.
         key: Exclusive or of the random numbers of the nodes that have run.
         ready: Frontier nodes of each type.
         chain: Longest remaining chain of each type, and longest remaining path.
         allowed: Whether all heads of a type are on the frontier, or there are none.
-        following: State after running each type, the state itself where nothing of the
+        following: State after running each type, the state itself where no node of the
             type is ready, or `UNKNOWN`.
-        frontier: Pool of frontier nodes.
-        bits: Pool of the bits of nodes that have run.
-        table: States by key: open addressing, a power of two of places.
-        used: How many states, frontier nodes and words of bits there are, and how many
-            nodes were scanned for heads: what making the states cost.
+        frontier: Frontier nodes of all states.
+        bits: Bits of the nodes that have run, for all states.
+        table: Hash table of states by key, with open addressing; its size is a power of
+            two.
+        used: Numbers of states, of frontier nodes, of words of bits, and of nodes
+            scanned for heads, which measures the cost of making the states.
     """
 
     place: np.ndarray  # [capacity, 6] int64
@@ -62,12 +63,13 @@ class InstanceStates(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Room for making a state of an instance of ``n`` nodes.
+    """Buffers for making a state of an instance of ``n`` nodes.
 
     Attributes:
         frontier: Its frontier.
         bits: Its bits.
-        above: Types of the remaining ancestors of each node, as bits; marks before.
+        above: Types of the remaining ancestors of each node, as bits; before that, the
+            marks of `follow`.
     """
 
     frontier: np.ndarray  # [n + 1] int32
@@ -76,10 +78,10 @@ class Scratch(NamedTuple):
 
 
 def new_states(graph: InstanceGraph) -> tuple[InstanceStates, np.ndarray]:
-    """Makes the states in which the instances start.
+    """Makes the start states of the instances.
 
     Returns:
-        The states, and that of each instance, ``[B] int32``.
+        The states, and the start state of each instance, ``[B] int32``.
     """
     *states, start = _start(graph)
     return InstanceStates(*states), start
@@ -117,7 +119,7 @@ def _start(graph):
         scratch.bits[: (last - first + 63) >> 6] = 0
         found = _FULL
         while found == _FULL:
-            # A random number tells the empty sets of the instances apart.
+            # A random key per instance distinguishes their empty sets.
             found = _find_or_add(graph, states, scratch, i, size, _random(-1 - i))
             if found == _FULL:
                 states = grown(states)
@@ -139,7 +141,7 @@ def _start(graph):
 
 @kernel
 def new_scratch(graph: InstanceGraph) -> Scratch:
-    """Makes room for states of the largest instance."""
+    """Allocates buffers for states of the largest instance."""
     largest = 0
     for i in range(len(graph.first_node) - 1):
         largest = max(largest, graph.first_node[i + 1] - graph.first_node[i])
@@ -152,7 +154,7 @@ def new_scratch(graph: InstanceGraph) -> Scratch:
 
 @kernel
 def table_size(capacity: int) -> int:
-    """Returns the size of a hash table with room for so many, a power of two."""
+    """Returns the size of a hash table for `capacity` entries, a power of two."""
     size = 1
     while size < 2 * capacity:
         size *= 2
@@ -173,7 +175,7 @@ def grown(states: InstanceStates) -> InstanceStates:
     following = np.empty((capacity, num_types), np.int32)
     frontier = np.empty(2 * len(states.frontier), np.int32)
     bits = np.empty(2 * len(states.bits), np.uint64)
-    # Loops: for each assignment to a slice Numba compiles how its error would read.
+    # Loops, because Numba compiles an error message for each assignment to a slice.
     for s in range(size):
         key[s] = states.key[s]
         for column in range(place.shape[1]):
@@ -232,8 +234,8 @@ def follow(
         chosen: The type; at least one of its nodes is ready.
 
     Returns:
-        The state after, or a negative number if the arrays are full: then nothing has
-        changed, and the call works with the `grown` ones.
+        The state after, or a negative number if the arrays are full; then nothing has
+        changed, and the call succeeds with the `grown` arrays.
     """
     i = states.place[state, 0]
     begin = graph.first_node[i]
@@ -261,7 +263,7 @@ def follow(
         else:
             frontier[size] = v
             size += 1
-    # Each reader is looked at once; the marks are overwritten later.
+    # Each reader is checked once; the marks are overwritten later.
     mark = scratch.above
     for is_marked in (False, True):
         for place in range(first, last):
@@ -291,7 +293,7 @@ def follow(
 
 @kernel
 def _find_or_add(graph, states, scratch, i, size, key):
-    """Finds the state in the scratch, or adds it; `_FULL` if there is no room."""
+    """Finds or adds the state in `scratch`; returns `_FULL` if there is no room."""
     begin, end = graph.first_node[i], graph.first_node[i + 1]
     words = (end - begin + 63) >> 6
     bits = scratch.bits
@@ -332,7 +334,7 @@ def _find_or_add(graph, states, scratch, i, size, key):
 
 @kernel
 def _place_in_table(states, bits, i, key, full, count):
-    """Slot of the hash table for the state with these bits."""
+    """Returns the slot of the hash table for the state with these bits."""
     last = np.uint64(len(states.table) - 1)
     k = key & last
     while states.table[k] != UNKNOWN:
@@ -350,7 +352,7 @@ def _place_in_table(states, bits, i, key, full, count):
 
 @kernel
 def _add_frontier(graph, states, frontier, s, size):
-    """Writes a new state's frontier, and what it knows of each type there."""
+    """Writes a new state's frontier, and the per-type values that follow from it."""
     num_types = graph.chains.shape[1]
     states.ready[s] = 0
     states.chain[s] = 0
@@ -368,7 +370,7 @@ def _add_frontier(graph, states, frontier, s, size):
 
 @kernel
 def _find_allowed(graph, states, scratch, s, begin, lowest, end, words):
-    """Marks the types of a new state all of whose heads are ready."""
+    """Marks the types of a new state whose heads are all ready."""
     bits, above = scratch.bits, scratch.above
     latest = words * 64 - 1
     while latest >= 0 and not _has_run(bits, latest):

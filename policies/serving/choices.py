@@ -1,6 +1,6 @@
-"""Choices of a type by serving policies, compiled: for simulations and for servers.
+"""Compiled choices of serving policies, for simulations and for servers.
 
-All look at the arrays of `View`. Ties go to the type that was recorded first.
+All choices read the arrays of `View`. Ties go to the type that was recorded first.
 """
 
 import numpy as np
@@ -11,11 +11,11 @@ from edbatch.schedule.serving.kernels import LOOK, WAIT, View
 
 AGENDA, GREEDY, LARGEST, OLDEST, READY, RULE, MACHINE = range(7)
 
-# Columns of a rule's weights: what its score of a type is made of.
+# Columns of a rule's weights: the features of a type's score.
 FEATURES = ("bias", "width", "share", "ratio", "age", "wait", "urgency", "load")
-# Columns of its last row: scores of waiting, and log2 of the batches in a wave.
+# Columns of the last row: the score of waiting, and log2 of the batches in a wave.
 WAITING = ("wait_bias", "wait_load", "wave_bias", "wave_load")
-# Rows of a machine's table before its states: what it is, and mean depths of types.
+# Rows of a machine's table: header, mean depths of types, and the first state.
 HEADER, DEPTHS, STATES = range(3)
 
 
@@ -33,13 +33,14 @@ def choose(
 
     Args:
         kind: The policy, `AGENDA` to `MACHINE`.
-        weights: Of a rule ``[T + 1, F]``; of a machine as `choose_by_machine` has it;
-            of `AGENDA` ``[1, T]``, mean depths; else not read.
+        weights: Weights of a rule, ``[T + 1, F]``; table of a machine, see
+            `choose_by_machine`; mean depths for `AGENDA`, ``[1, T]``; otherwise not
+            read.
         scale_ms: The unit of time of a rule or a machine.
-        wave: Batches in a wave of a heuristic.
-        view: What is waiting.
+        wave: Batches per wave of a heuristic.
+        view: The waiting nodes.
         in_flight: Requests in flight.
-        batches: Batches of the present wave so far.
+        batches: Batches of the current wave so far.
 
     Returns:
         A type, `WAIT` or `LOOK`.
@@ -55,7 +56,7 @@ def choose(
 def choose_by_heuristic(
     kind: int, depths: np.ndarray, wave: int, view: View, batches: int
 ) -> int:
-    """Chooses the first type by what a heuristic goes by; or ends the wave."""
+    """Chooses the best type by a heuristic's criterion; or ends the wave."""
     if batches >= wave:
         return LOOK
     best = WAIT
@@ -82,15 +83,16 @@ def choose_by_heuristic(
 def choose_by_machine(
     table: np.ndarray, scale_ms: float, view: View, in_flight: int, batches: int
 ) -> int:
-    """Chooses as the table has it for the encoded state; else as its heuristic does.
+    """Chooses by the table's entry for the encoded state, otherwise by the heuristic.
 
     Args:
-        table: Encoding, heuristic and its batches in a wave; mean depths of types; then
-            the states, ascending, each with its decision. ``[S + 2, max(3, T)]``.
+        table: A row with the encoding, the heuristic and its batches per wave; a row
+            with mean depths of types; then the states, ascending, each with its
+            decision. ``[S + 2, max(3, T)]``.
         scale_ms: The unit of time.
-        view: What is waiting.
+        view: The waiting nodes.
         in_flight: Requests in flight.
-        batches: Batches of the present wave so far.
+        batches: Batches of the current wave so far.
 
     Returns:
         A type, `WAIT` or `LOOK`.
@@ -115,7 +117,7 @@ def choose_by_machine(
 
 @kernel
 def is_allowed(chosen: int, view: View, batches: int) -> bool:
-    """Whether a decision is one that a server takes; see `ServingPolicy`."""
+    """Returns whether a server accepts a decision; see `ServingPolicy`."""
     if chosen == WAIT:
         return batches == 0
     if chosen == LOOK:
@@ -127,7 +129,7 @@ def is_allowed(chosen: int, view: View, batches: int) -> bool:
 def choose_by_rule(
     weights: np.ndarray, scale_ms: float, view: View, in_flight: int, batches: int
 ) -> int:
-    """Chooses the type of highest score; or waits, or ends the wave."""
+    """Chooses the type with the highest score; or waits, or ends the wave."""
     load = np.log2(1.0 + in_flight)
     num_types = len(view.waiting)
     last = weights[num_types]
@@ -142,7 +144,7 @@ def choose_by_rule(
             continue
         w = weights[t]
         share = view.waiting[t] / max(view.waiting[t], view.remaining[t])
-        # A waiting node is a head: none are there only where nobody counts them.
+        # Waiting nodes are heads, so 0 heads means that heads are not counted.
         ratio = view.waiting[t] / view.heads[t] if view.heads[t] else share
         score = (
             w[0]

@@ -1,4 +1,4 @@
-"""Comparing serving policies on the same requests: latencies and goodput."""
+"""Compares serving policies on the same requests: latencies and goodput."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,21 +13,21 @@ from edbatch.schedule.serving.simulation import Served, ServingConfig
 
 @dataclass(frozen=True)
 class ServingScore:
-    """One policy at one rate.
+    """The results of one policy at one rate.
 
     Attributes:
-        policy: Its name.
+        policy: The policy's name.
         rate: Requests per second.
-        mean_ms: Mean time from arrival to answer; infinite where the simulation was
-            given up, as are percentiles that requests without an answer reach.
-        p50_ms: Median of it.
+        mean_ms: Mean time from arrival to answer; infinite if the simulation was given
+            up, as are percentiles that unanswered requests reach.
+        p50_ms: Median time from arrival to answer.
         p95_ms: 95th percentile.
         p99_ms: 99th percentile.
-        goodput: Requests per second that were answered within the deadline; 0 where
-            the simulation was given up.
-        late: Share of requests that were not.
-        rows_per_batch: Mean number of rows.
-        batches_per_wave: Mean number of batches.
+        goodput: Requests per second that were answered within the deadline; 0 if the
+            simulation was given up.
+        late: Share of requests that were not answered within the deadline.
+        rows_per_batch: Mean number of rows per batch.
+        batches_per_wave: Mean number of batches per wave.
 
     Example:
         >>> from edbatch.policies.serving import affine_costs, serving_heuristics
@@ -63,12 +63,12 @@ class ServingScore:
 def score(
     policy: str, rate: float, served: Sequence[Served], deadline_ms: float
 ) -> ServingScore:
-    """Summarizes what became of requests.
+    """Summarizes simulated runs of a policy at one rate.
 
     Args:
         policy: Name of the policy.
         rate: Requests per second.
-        served: One or more runs; latencies are taken together.
+        served: One or more runs; their latencies are pooled.
         deadline_ms: Time from arrival to deadline.
 
     Returns:
@@ -113,17 +113,17 @@ def capacity(
     requests: int = 2000,
     seed: int = 0,
 ) -> float:
-    """Measures how many requests per second a policy serves if all are there at once.
+    """Measures how many requests per second a policy serves if all arrive at once.
 
     Args:
         policy: The policy.
         library: The instances.
         config: The server.
-        requests: How many.
-        seed: Draws them.
+        requests: Number of requests.
+        seed: Seed of the requests.
 
     Returns:
-        Requests per second; 0 where the policy keeps waiting and is given up.
+        Requests per second; 0 if the policy keeps waiting and is given up.
 
     Raises:
         PolicyError: As for `serve` and `draw_trace`.
@@ -153,15 +153,15 @@ def compare_serving(
     seeds: Sequence[int] = (0, 1, 2),
     deadline_ms: float = 50.0,
 ) -> list[ServingScore]:
-    """Serves the same requests by several policies.
+    """Serves the same requests with several policies.
 
     Args:
         policies: The policies, for the types of the library.
         library: The instances.
         config: The server.
         arrivals: One process per rate.
-        requests: Requests of each run.
-        seeds: Of each rate and policy there is a run per seed.
+        requests: Requests per run.
+        seeds: Seeds of the requests; there is one run per rate, policy and seed.
         deadline_ms: Time from arrival to deadline, for goodput.
 
     Returns:

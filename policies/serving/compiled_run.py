@@ -1,4 +1,4 @@
-"""A policy at a simulated server, from the first request to the last, compiled."""
+"""Compiled simulation of a server with a policy, from first to last request."""
 
 import numpy as np
 
@@ -47,11 +47,11 @@ def serve_all(
         weights: See `choose`.
         scale_ms: See `choose`.
         wave: See `choose`.
-        max_rows: No batch is wider.
-        give_up_ms: When to stop, on the clock.
+        max_rows: Maximum rows of a batch.
+        give_up_ms: Clock time at which to stop.
 
     Returns:
-        Whether all are done.
+        Whether all requests are done.
     """
     count = requests.counts
     while settle(library, rules, requests):

@@ -1,4 +1,4 @@
-"""A compiled policy decides a whole wave of a real server."""
+"""Compiled decisions of a policy for a whole wave of a real server."""
 
 import numpy as np
 
@@ -28,15 +28,15 @@ def decide_wave(
     """Decides batches until the policy looks or waits, or nothing is ready.
 
     Args:
-        frontier: What is ready; the batches are added.
+        frontier: The ready nodes; the batches are added.
         kind: See `choose`.
         weights: See `choose`.
         scale_ms: See `choose`.
         wave: See `choose`.
         view: Scratch.
         in_flight: Requests in flight.
-        max_rows: No batch is wider.
-        now_ms: The clock.
+        max_rows: Maximum rows of a batch.
+        now_ms: The current clock time.
 
     Returns:
         `WAIT` or `LOOK`.

@@ -1,4 +1,4 @@
-"""Times of batches as tables, for simulated servers."""
+"""Tables of batch times for simulated servers."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from edbatch.errors import PolicyError
 from edbatch.graph.node_type import TypeKey
 from edbatch.policies.cost.model import CostModel
 
-_LEAST_US = 1.0  # of a batch
+_LEAST_US = 1.0  # minimum time of a batch
 
 
 def batch_costs(
@@ -20,14 +20,15 @@ def batch_costs(
     Args:
         costs: The costs, from ``edbatch calibrate``.
         type_keys: The types of the instances that are served.
-        max_rows: No batch is wider, in rows.
+        max_rows: Maximum number of rows of a batch.
 
     Returns:
         Milliseconds by type and number of rows, ``[T, max_rows + 1] float64``. A batch
-        takes a microsecond or more: what is measured beside other work may be nothing.
+        takes at least a microsecond, because a measured cost can be 0.
 
     Raises:
-        PolicyError: A type was not measured, or the limit is no number above zero.
+        PolicyError: A type was not measured, or `max_rows` is not a whole number of at
+            least 1.
 
     Example:
         >>> key = TypeKey("a", "", 0)
@@ -56,19 +57,20 @@ def affine_costs(
     row_ms: float = 0.002,
     max_rows: int = 256,
 ) -> np.ndarray:
-    """Makes costs where none were measured: a fixed time per batch, and one per row.
+    """Makes costs without measurements: a fixed time per batch and a time per row.
 
     Args:
-        num_types: Number of types, all alike.
+        num_types: Number of types, which all have the same costs.
         fixed_ms: The fixed time.
         row_ms: The time per row.
-        max_rows: No batch is wider, in rows.
+        max_rows: Maximum number of rows of a batch.
 
     Returns:
         As `batch_costs`.
 
     Raises:
-        PolicyError: A time is negative, or the limit is no number above zero.
+        PolicyError: A time is negative, or `max_rows` is not a whole number of at least
+            1.
 
     Example:
         >>> affine_costs(1, fixed_ms=1, row_ms=0.5, max_rows=2).tolist()

@@ -1,4 +1,4 @@
-"""A compiled choice, which simulations and servers share."""
+"""Decides from a server's state by a compiled choice."""
 
 import numpy as np
 
@@ -14,11 +14,10 @@ Choice = tuple[int, np.ndarray, float, int]
 
 
 def decide_by(choice: Choice, name: str, state: ServingState) -> int:
-    """Asks a compiled choice about a server's state.
+    """Decides from a server's state by a compiled choice.
 
     Raises:
-        PolicyError: Greedy is asked and nobody has counted heads, or the policy is for
-            another number of types.
+        PolicyError: The policy is greedy, and the state has no counts of heads.
     """
     kind, weights, scale_ms, wave = choice
     heads = state.heads
@@ -43,10 +42,10 @@ def decide_by(choice: Choice, name: str, state: ServingState) -> int:
 
 
 def check_types(name: str, ours: int, state: ServingState) -> None:
-    """Checks that a policy was made for as many types as a state has.
+    """Checks that a policy and a state have the same number of types.
 
     Raises:
-        PolicyError: It was not.
+        PolicyError: The numbers differ.
     """
     if ours != state.num_types:
         raise PolicyError(

@@ -1,11 +1,14 @@
-"""Encodings of a server's state for serving state machines, one number, compiled.
+"""Compiled encodings of a server's state as one number, for serving state machines.
 
-States are made of *leaders*: the type with the most waiting nodes, the one with the
-oldest request, the one with the best ratio of waiting nodes to heads. Which type a
-heuristic would run is a leader, so any of them is a machine over these states, whatever
-the number of types. Or of the width of each type's batch, or of the set of types that
-wait; all with the number of requests in flight and of batches in the wave. Numbers and
-times count by their logarithms. A state fits into 53 bits, so that it can stand beside
+- `leaders`: the type with the most waiting nodes, the type with the oldest request, and
+  the type with the best ratio of waiting nodes to heads. The type that a heuristic
+  would run is a leader, so each heuristic is a machine over these states, whatever the
+  number of types.
+- `widths`: the width of each type's batch.
+- `sets`: the set of waiting types, and the age of the oldest request.
+
+All include the number of requests in flight and of batches in the wave. Numbers and
+times enter as logarithms. A state fits into 53 bits, so that it can be stored with
 weights in an array of floats.
 """
 
@@ -19,7 +22,7 @@ from edbatch.schedule.serving.kernels import View
 
 LEADERS, WIDTHS, SETS = range(3)
 ENCODINGS = ("leaders", "widths", "sets")
-# The most types that each can tell apart; types beyond are not seen.
+# Maximum number of types that each encoding distinguishes.
 MOST_TYPES = (4095, 14, 38)
 
 _LOAD_BITS, _WAVE_BITS, _AGE_BITS = 4, 3, 3
@@ -28,11 +31,12 @@ _BITS = (12, 3, 1)
 
 
 class MachineState(NamedTuple):
-    """An encoded state, taken apart.
+    """An unpacked encoded state.
 
     Attributes:
         load: log2 of one more than the requests in flight, rounded down.
-        batches: Of the wave: 0 of none, else one more than their log2, rounded down.
+        batches: 0 if the wave has no batches yet, otherwise one more than the log2 of
+            their number, rounded down.
         sees: `leaders`: the types of the three leaders. `widths`: for each type 0, or
             one more than half of the log2 of its waiting nodes, rounded down. `sets`:
             twice the log2 of one more than the age of the oldest request, in units of
@@ -53,9 +57,9 @@ def encode(
     Args:
         encoding: `LEADERS`, `WIDTHS` or `SETS`.
         scale_ms: The unit of time.
-        view: What is waiting; something is.
+        view: The waiting nodes; there is at least one.
         in_flight: Requests in flight.
-        batches: Batches of the present wave so far.
+        batches: Batches of the current wave so far.
 
     Returns:
         A number from 0 to 2⁵³ − 1.
@@ -79,9 +83,9 @@ def encode(
 
 @kernel
 def leaders(view: View) -> tuple[int, int, int]:
-    """Returns the widest, the oldest and the type of the best ratio.
+    """Returns the widest type, the oldest type and the type with the best ratio.
 
-    Ties go to the first.
+    Ties go to the first type.
     """
     widest, oldest, best = -1, -1, -1
     best_ratio = -1.0
@@ -93,7 +97,7 @@ def leaders(view: View) -> tuple[int, int, int]:
             widest = t
         if oldest < 0 or view.oldest_ms[t] > view.oldest_ms[oldest]:
             oldest = t
-        # As a rule has it: the share of what remains, where nobody counts heads.
+        # As in a rule: the share of the remaining nodes if heads are not counted.
         among = view.heads[t] if view.heads[t] else max(waiting, view.remaining[t])
         if waiting / among > best_ratio:
             best, best_ratio = t, waiting / among
@@ -102,14 +106,14 @@ def leaders(view: View) -> tuple[int, int, int]:
 
 @kernel
 def _width_bucket(waiting):
-    """0 of none; then up to 3, 15, 63 and 255, and more."""
+    """Bucket of a number of nodes: 0, then up to 3, 15, 63 and 255, and more."""
     if waiting == 0:
         return 0
     return min(5, 1 + int(np.log2(float(waiting))) // 2)
 
 
 def pack(encoding: str, state: MachineState) -> int:
-    """Returns a state as `encode` does."""
+    """Packs a state into a number, as `encode` does."""
     kind = ENCODINGS.index(encoding)
     code = state.load * 2**_WAVE_BITS + state.batches
     for k, each in enumerate(state.sees):
@@ -119,7 +123,7 @@ def pack(encoding: str, state: MachineState) -> int:
 
 
 def unpack(encoding: str, num_types: int, code: int) -> MachineState:
-    """Takes a state apart that `encode` returned."""
+    """Unpacks a number that `encode` returned."""
     kind = ENCODINGS.index(encoding)
     bits = [_BITS[kind]] * min(num_types, MOST_TYPES[kind])
     if kind == LEADERS:
@@ -135,7 +139,7 @@ def unpack(encoding: str, num_types: int, code: int) -> MachineState:
 
 
 def is_state(encoding: str, num_types: int, state: MachineState) -> bool:
-    """Whether something is a state that an encoding can have."""
+    """Returns whether a state is possible for an encoding."""
     if not all(0 <= each < 2**12 for each in (state.batches, *state.sees)):
         return False
     if not 0 <= state.load < 2**_LOAD_BITS:
@@ -149,20 +153,21 @@ def is_state(encoding: str, num_types: int, state: MachineState) -> bool:
 def renumber(
     encoding: str, state: MachineState, moved: Sequence[int], num_types: int
 ) -> MachineState | None:
-    """Returns a state for other types.
+    """Renumbers the types of a state.
 
     Args:
-        encoding: What the state is made of.
+        encoding: Encoding of the state.
         state: The state.
-        moved: The new number of each type, negative for none.
-        num_types: How many types there are now.
+        moved: The new number of each type, negative for a type that is gone.
+        num_types: The new number of types.
 
     Returns:
-        The state; None if it has types that are gone, or that are too many to see.
+        The state; None if it has types that are gone, or that the encoding does not
+        distinguish.
     """
     kind = ENCODINGS.index(encoding)
     if kind == LEADERS:
-        # The number after the last that is told apart stands for all types beyond.
+        # The number after the last distinguished type stands for all later types.
         seen = moved[: MOST_TYPES[kind]]
         places = range(MOST_TYPES[kind])
         if any(each >= len(seen) or seen[each] not in places for each in state.sees):

@@ -1,8 +1,8 @@
-"""Evaluation of serving policies while they are trained.
+"""Evaluation of serving policies during their training.
 
-What a policy is worth is the mean, over the rates, of the logarithm of its objective in
-terms of the best heuristic's at that rate (of deadlines, the difference), so that high
-loads, whose latencies are larger, count no more than others.
+The loss of a policy is the mean over rates of the logarithm of the ratio between its
+objective and that of the best heuristic at the same rate (for deadlines, the mean
+difference). High loads, whose latencies are larger, thus weigh no more than others.
 """
 
 import time
@@ -24,23 +24,23 @@ from edbatch.schedule.serving.simulation import ServingConfig
 
 _FEW = 2  # heuristics that are kept per trace
 _VALIDATION_SEEDS = (1_000_001, 1_000_002, 1_000_003)
-_PATIENCE = 1.0  # time for what is left after the last arrival, in that of the arrivals
+_PATIENCE = 1.0  # time limit after the last arrival, relative to the arrivals' time
 
-_SHORT_MS = 1e-4  # of which nanoseconds keep too few digits
+_SHORT_MS = 1e-4  # shorter times have too few digits in nanoseconds
 
 Progress = Callable[[int, int, float], None]
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """The goal of a training.
+    """The task of a training.
 
     Attributes:
         library: The instances.
         config: The server.
         arrivals: One process per rate.
-        objective: What to minimize.
-        requests: Requests of a trace.
+        objective: The objective to minimize.
+        requests: Number of requests per trace.
     """
 
     library: InstanceLibrary
@@ -50,25 +50,25 @@ class Task:
     requests: int
 
     def traces(self, seed: int) -> list[Trace]:
-        """One trace per rate."""
+        """Draws one trace per rate."""
         return [
             draw_trace(self.library, each, self.requests, seed)
             for each in self.arrivals
         ]
 
     def values(self, policy: CompiledPolicy, traces: Sequence[Trace]) -> np.ndarray:
-        """The objective on each trace."""
+        """Returns the objective on each trace."""
         return np.array([self._value(policy, each) for each in traces])
 
     def _value(self, policy: CompiledPolicy, trace: Trace) -> float:
         deadline = self.objective.deadline_ms
-        # Requests without an answer then count as late, which they are.
+        # At least the deadline, so that unanswered requests count as late.
         patience = max(_PATIENCE * float(trace.arrival_ms[-1]), deadline or 0.0)
         served = serve(policy, self.library, self.config, trace, deadline, patience)
         return self.objective.value(served, patience)
 
     def loss(self, values: np.ndarray, best: np.ndarray) -> float:
-        """The mean over rates, in terms of the best heuristic."""
+        """Returns the mean over rates, relative to the best heuristic."""
         if self.objective.deadline_ms is not None:
             return float(np.mean(values - best))
         return float(np.mean(np.log(values / best)))
@@ -77,7 +77,7 @@ class Task:
 def best_few(
     task: Task, heuristics: Sequence[ServingHeuristic], traces: Sequence[Trace]
 ) -> list[ServingHeuristic]:
-    """The heuristics that are among the best on some trace; the rest takes long."""
+    """Returns the heuristics among the best `_FEW` on some trace, to save time."""
     values = np.array([task.values(each, traces) for each in heuristics])
     kept = np.unique(np.argsort(values, axis=0, kind="stable")[:_FEW])
     return [heuristics[k] for k in kept]
@@ -86,7 +86,7 @@ def best_few(
 def best_values(
     task: Task, heuristics: Sequence[CompiledPolicy], traces: Sequence[Trace]
 ) -> tuple[list[str], np.ndarray]:
-    """Name and objective of the best heuristic on each trace."""
+    """Returns name and objective of the best heuristic on each trace."""
     values = np.array([task.values(each, traces) for each in heuristics])
     place = values.argmin(axis=0)
     return [heuristics[k].name for k in place], values.min(axis=0)
@@ -95,7 +95,7 @@ def best_values(
 def best_of(
     task: Task, heuristics: Sequence[ServingHeuristic], traces: Sequence[Trace]
 ) -> ServingHeuristic:
-    """The heuristic that is best over all traces."""
+    """Returns the best heuristic over all traces."""
     values = [task.values(each, traces) for each in heuristics]
     _, best = best_values(task, heuristics, traces)
     losses = [task.loss(each, best) for each in values]
@@ -103,17 +103,17 @@ def best_of(
 
 
 class Validation:
-    """Requests that nothing is trained on, and how heuristics serve them.
+    """Requests for validation, and the results of heuristics on them.
 
     Args:
-        task: What is trained for.
+        task: The task of the training.
 
     Attributes:
-        task: What is trained for.
+        task: The task of the training.
         traces: The requests.
         everyone: All heuristics.
-        heuristics: Those that are among the best somewhere.
-        best: The objective of the best of them, on each trace.
+        heuristics: The heuristics that are among the best on some trace.
+        best: The objective of the best heuristic on each trace.
         scale_ms: The unit of time of policies: about a latency.
     """
 
@@ -129,7 +129,7 @@ class Validation:
         self.scale_ms = latency_ms if deadline_ms is None else deadline_ms / 4
 
     def loss(self, policy: CompiledPolicy) -> float:
-        """The loss of a policy on these requests."""
+        """Returns the loss of a policy on these requests."""
         return self.task.loss(self.task.values(policy, self.traces), self.best)
 
     def record(

@@ -1,8 +1,9 @@
 """Files of serving policies: policy files of the kind `serving`.
 
-A type and its weights stand on a line, so that two policies can be compared with
-``diff``. Like other policies, they name no shapes and serve every hidden size; but what
-pays depends on what batches cost, so one is trained for a machine and a hidden size.
+Each type is on one line with its weights, so that two policies can be compared with
+``diff``. Like other policies, they name no shapes and work for every hidden size. But
+the best decisions depend on the costs of batches, so a serving policy is trained for a
+machine and a hidden size.
 """
 
 from os import PathLike
@@ -36,8 +37,8 @@ def load_serving_policy(path: str | PathLike[str]) -> Learned:
         The policy.
 
     Raises:
-        PolicyError: The file does not exist, is damaged, is no serving policy, or was
-            written by a later version.
+        PolicyError: The file does not exist, is damaged, is not a serving policy, or
+            was written by a later version.
 
     Example:
         >>> from edbatch.policies.serving import affine_costs, serving_heuristics
@@ -65,7 +66,7 @@ def load_serving_policy(path: str | PathLike[str]) -> Learned:
 
 
 def parse_serving_policy(text: str, source: str = "this text") -> Learned:
-    """Reads the content of such a file.
+    """Parses the content of a serving policy file.
 
     Raises:
         PolicyError: As for `load_serving_policy`.
@@ -74,7 +75,7 @@ def parse_serving_policy(text: str, source: str = "this text") -> Learned:
 
 
 def _build(content: dict[str, Any], _version: int) -> Learned:
-    """Builds the policy; raises `ValueError` with a clause that says what is wrong."""
+    """Builds the policy; raises `ValueError` with a clause that names the problem."""
     if content.get("kind") != "serving":
         raise ValueError("'kind' is not 'serving': it is a policy for minibatches")
     training = content.get("training")
@@ -177,7 +178,7 @@ def _record(values: Any) -> ServingRecord:
         (name, read_entry(found["versions"], "'versions'", name, str))
         for name in found["versions"]
     )
-    if "interrupted" in values:  # which older files do not say
+    if "interrupted" in values:  # missing in older files
         found["interrupted"] = read_entry(values, where, "interrupted", bool)
     check_names(values, where, (*_RECORD, "interrupted"))
     return ServingRecord(**found)

@@ -1,9 +1,9 @@
-"""Serving by heuristics: those of scheduling, those of arrival, and fixed windows.
+"""Serving heuristics: scheduling heuristics, order of arrival, and fixed windows.
 
 *Cells first come* is the idea of BatchMaker (Gao, Yu, Wu, Li: Low Latency RNN Inference
 with Cellular Batching, EuroSys 2018): batches of one cell, across requests, in the
-order in which cells became ready. *Run at once* and *windows* batch requests: those
-that have gathered run to their end before the next ones join.
+order in which cells became ready. *Run at once* and *windows* batch requests: the
+gathered requests run to their end before the next ones join.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,8 +26,8 @@ from edbatch.schedule.serving.policy import JOIN_AT_ONCE, Admission, ServingStat
 WINDOWS_MS = (2, 5, 10)
 WINDOW_REQUESTS = 64
 CELL_ROWS = 64
-# Batches from one look at the door to the next: to look often keeps requests from
-# waiting outside, to look seldom saves the overhead of waves.
+# Batches per wave: short waves let new requests join sooner, long waves save the
+# overhead of waves.
 WAVES = (1, 8, 32)
 
 
@@ -37,12 +37,13 @@ class ServingHeuristic:
 
     Attributes:
         name: Short name for tables.
-        kind: What it goes by, a constant of `edbatch.policies.serving.choices`.
-        wave: Batches in a wave, from one look at the door to the next.
+        kind: The criterion, a constant of `edbatch.policies.serving.choices`.
+        wave: Batches per wave, from one look for new requests to the next.
         admission: When requests join.
-        max_rows: No batch is wider, in rows; None for the server's own limit.
+        max_rows: Maximum rows of a batch; None for the server's own limit.
         depths: Mean depth of the nodes of each type, for the agenda.
-        num_types: How many types it is for.
+        num_types: Number of types that it is for.
+        depth_of: Mean depth by type, from which `for_types` takes `depths`.
 
     Example:
         >>> state = ServingState(
@@ -70,7 +71,7 @@ class ServingHeuristic:
 
     @property
     def needs_heads(self) -> bool:
-        """Whether it goes by the heads of each type."""
+        """Whether it uses the heads of each type."""
         return self.kind == GREEDY
 
     def for_types(self, type_keys: tuple[TypeKey, ...]) -> "ServingHeuristic":
@@ -91,7 +92,7 @@ class ServingHeuristic:
         """Decides what runs next; see `ServingPolicy`.
 
         Args:
-            state: What waits, for how long, and how near deadlines are.
+            state: The state of the server.
 
         Returns:
             A type, `WAIT` or `LOOK`.
@@ -101,7 +102,7 @@ class ServingHeuristic:
 
     @cached_property
     def choice(self) -> Choice:
-        """Arrays for compiled code."""
+        """The policy's arguments of `choose`, for compiled code."""
         weights = np.zeros((1, max(1, self.num_types)))
         if self.kind == AGENDA:
             weights[0, : len(self.depths)] = self.depths
@@ -114,9 +115,9 @@ def serving_heuristics(
     """Makes all heuristics for the types of a library.
 
     Args:
-        library: Instances, whose mean depths the agenda goes by.
-        waves: Lengths of waves, in batches: the four heuristics of scheduling come once
-            with each.
+        library: Instances, whose mean depths the agenda uses.
+        waves: Lengths of waves, in batches; each of the four scheduling heuristics is
+            made once per length.
 
     Returns:
         Agenda, greedy, largest first and oldest first, in waves of each length; cells

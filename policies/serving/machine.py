@@ -1,7 +1,7 @@
 """The learned state machine for serving: a table from encoded states to decisions.
 
-Where the table has no entry, or one that is not allowed there, it decides as the
-heuristic does from which it was learned.
+Where the table has no entry, or an entry that is not allowed, the machine follows the
+heuristic that it was trained with.
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,18 +59,18 @@ class ServingMachine:
 
     Attributes:
         types: The types.
-        encoding: What it sees; one of `edbatch.policies.serving.encoding.ENCODINGS`.
-        states: What it decides, by state: a type, `WAIT` or `LOOK`.
-        heuristic: How it decides elsewhere; a key of `HEURISTICS`.
-        wave: Batches in a wave there.
+        encoding: One of `edbatch.policies.serving.encoding.ENCODINGS`.
+        states: The decision in each state: a type, `WAIT` or `LOOK`.
+        heuristic: The heuristic for all other states; a key of `HEURISTICS`.
+        wave: Batches per wave of the heuristic.
         depths: Mean depth of the nodes of each type, for the agenda.
-        scale_ms: The unit of time.
+        scale_ms: The unit of time, in milliseconds.
         admission: When requests join.
-        training: How it was trained.
-        max_rows: No batch is wider, in rows; None for the server's own limit.
+        training: Record of its training; None if it was not trained.
+        max_rows: Maximum rows of a batch; None for the server's own limit.
 
     Raises:
-        PolicyError: There is no such encoding or heuristic, the lengths do not agree,
+        PolicyError: The encoding or the heuristic is unknown, the lengths do not agree,
             or a number is out of range.
 
     Example:
@@ -142,15 +142,15 @@ class ServingMachine:
 
     @property
     def needs_heads(self) -> bool:
-        """Whether it goes by the heads of each type."""
+        """Whether it uses the heads of each type."""
         return self.encoding == "leaders" or self.heuristic == "greedy"
 
     def for_types(self, type_keys: tuple[TypeKey, ...]) -> "ServingMachine":
         """Returns the machine for a model's types; see `ServingPolicy`.
 
-        States with types that the model lacks are left out, and in states with types
-        that it was not trained on it follows its heuristic, for which these are as deep
-        as the average.
+        States with types that the model lacks are left out. In states with types that
+        the machine was not trained on, it follows its heuristic, for which these types
+        have the mean depth of the others.
 
         Args:
             type_keys: The types of the model.
@@ -176,7 +176,7 @@ class ServingMachine:
         """Decides what runs next; see `ServingPolicy`.
 
         Args:
-            state: What waits, for how long, and how near deadlines are.
+            state: The state of the server.
 
         Returns:
             A type, `WAIT` or `LOOK`.
@@ -186,7 +186,7 @@ class ServingMachine:
 
     @cached_property
     def choice(self) -> Choice:
-        """Arrays for compiled code."""
+        """The policy's arguments of `choose`, for compiled code."""
         return MACHINE, self._table, float(self.scale_ms), 0
 
     @cached_property

@@ -1,10 +1,10 @@
-"""Training of serving machines: episodes of Q-learning, and a choice among tables.
+"""Trains serving machines: episodes of Q-learning, then a choice among tables.
 
-Each encoding has a table of its own. In each round the heuristics that are best over
-all rates serve, with decisions by chance, and with those that the table prefers; after
-a round machines are made of the table, which follow it where it is more or less sure,
-and the best of all on the validation requests is taken. Where none is better than the
-heuristic, that is a machine without states.
+Each encoding has its own table. In each round, the heuristic that is best over all
+rates serves requests, with random decisions and with decisions that the table prefers.
+After each round, machines are made from the table, which follow it at different levels
+of certainty. The result is the best of all machines on the validation requests; if none
+is better than the heuristic, that is a machine without states.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,15 +42,15 @@ from edbatch.schedule.serving.arrivals import Arrivals
 from edbatch.schedule.serving.library import InstanceLibrary
 from edbatch.schedule.serving.simulation import ServingConfig, Simulation, new_view
 
-_ROUNDS = 5  # after each, machines are made and judged
-_STEPS = 2**17  # decisions of an episode that are learned from
+_ROUNDS = 5  # after each, machines are made and validated
+_STEPS = 2**17  # maximum number of decisions of an episode
 _EPSILON = 0.05
 _TRACE = 0.95
 _RATE = 0.002
 _HORIZON = 2.0  # in units of time
 _TRUSTED = 20
 _SURE = ((20, 0.0), (20, 1.0), (20, 2.0), (100, 1.0), (100, 3.0))
-_GIVE_UP = 2.0  # on the clock, in terms of the last arrival
+_GIVE_UP = 2.0  # clock time at which an episode stops, relative to the last arrival
 _OBJECTIVES = {
     "mean": q_learning.MEAN,
     "p99": q_learning.P99,
@@ -71,25 +71,25 @@ def train_serving_machine(
     costs: str = "",
     progress: Progress | None = None,
 ) -> ServingMachine:
-    """Trains a state machine for a model, a server and some rates.
+    """Trains a state machine for a model, a server and some request rates.
 
     Args:
         library: The instances that requests are drawn from.
         config: The server.
-        arrivals: One process per rate to train for; an episode has one of them.
-        objective: What to minimize.
-        episodes: Episodes of each encoding.
-        requests: Requests of an episode.
-        seed: Draws decisions and requests; validation and ``edbatch compare`` have
+        arrivals: One process per rate to train for; each episode uses one of them.
+        objective: The objective to minimize.
+        episodes: Episodes per encoding.
+        requests: Requests per episode.
+        seed: Seed of decisions and requests; validation and ``edbatch compare`` have
             other seeds.
-        workload: On what it is trained, for the record.
-        costs: Where the costs of batches come from, for the record.
-        progress: Is told how many episodes are done, their number over all encodings,
-            and the loss of the best machine.
+        workload: Description of the training data, for the record.
+        costs: Source of the costs of batches, for the record.
+        progress: Called with the number of finished episodes, their total over all
+            encodings, and the loss of the best machine.
 
     Returns:
-        The machine of least loss on the validation requests. Ctrl-C ends the training
-        at the end of an episode; the machine is the best one so far.
+        The machine with the least loss on the validation requests. Ctrl-C ends the
+        training at the end of an episode; the machine is then the best one so far.
 
     Raises:
         PolicyError: A number is out of range, or there is no rate.
@@ -154,7 +154,7 @@ def train_serving_machine(
 
 
 def _start(validation: Validation) -> ServingHeuristic:
-    """The best heuristic over all rates of those that let requests join at once."""
+    """Returns the best heuristic over all rates that lets requests join at once."""
     joining = [each for each in validation.heuristics if each.admission.is_continuous]
     if not joining:
         joining = [each for each in validation.everyone if each.wave > 1]
@@ -165,7 +165,7 @@ def _start(validation: Validation) -> ServingHeuristic:
 def _lesson(
     validation: Validation, heuristic: ServingHeuristic, encoding: int
 ) -> Learning:
-    """Settings of learning with an encoding."""
+    """Returns the settings of learning with an encoding."""
     objective, scale_ms = validation.task.objective, validation.scale_ms
     depths = np.array([validation.task.library.mean_depth])
     return Learning(
@@ -194,7 +194,7 @@ def _rounds(
     seed: int,
     check_interrupt: Callable[[], None],
 ) -> Iterator[tuple[int, QTable]]:
-    """Plays and learns; yields the episodes so far and the table, a few times."""
+    """Plays and learns; yields the episodes so far and the table after each round."""
     table = q_learning.new_table(task.library.num_types)
     episode = q_learning.new_episode(_STEPS)
     stream = new_stream(seed + 7919 * lesson.encoding)
@@ -224,7 +224,7 @@ def _rounds(
 def _machines(
     validation: Validation, heuristic: ServingHeuristic, table: QTable, lesson: Learning
 ) -> Iterator[ServingMachine]:
-    """Machines that follow a table where it is more or less sure."""
+    """Yields machines that follow a table at different levels of certainty."""
     encoding = ENCODINGS[lesson.encoding]
     for trusted, errors in _SURE:
         states = states_of(table, lesson.encoding, trusted, errors)
@@ -234,11 +234,11 @@ def _machines(
 def states_of(
     table: QTable, encoding: int, trusted: int, errors: float
 ) -> dict[MachineState, int]:
-    """Returns the states in which a table decides otherwise than its heuristic.
+    """Returns the states in which a table decides differently from its heuristic.
 
     Args:
         table: The table.
-        encoding: What its states are made of.
+        encoding: Encoding of its states.
         trusted: See `Learning`.
         errors: See `Learning`.
 

@@ -13,15 +13,15 @@ _WORDS = ("mean", "p99", "deadline")
 
 @dataclass(frozen=True)
 class Objective:
-    """The mean or the 99th percentile of latencies, or the share that comes too late.
+    """The mean or 99th percentile of latencies, or the share of late answers.
 
     Attributes:
         kind: `"mean"`, `"p99"` or `"deadline"`.
         deadline_ms: Time from arrival to deadline, for `"deadline"`.
 
     Raises:
-        PolicyError: There is no such kind, a deadline has no time above 0, or another
-            kind has one.
+        PolicyError: The kind is unknown, `"deadline"` has no time above 0, or another
+            kind has a deadline.
 
     Example:
         >>> Objective.parse("deadline:50")
@@ -53,13 +53,13 @@ class Objective:
         """Reads an objective: ``mean``, ``p99`` or ``deadline:MS``.
 
         Args:
-            text: The objective, in this form.
+            text: The objective, in one of these forms.
 
         Returns:
-            What it says.
+            The objective.
 
         Raises:
-            PolicyError: It is none.
+            PolicyError: The text is not an objective.
         """
         kind, colon, number = text.partition(":")
         if kind in ("mean", "p99") and not colon:
@@ -77,7 +77,7 @@ class Objective:
         )
 
     def __str__(self) -> str:
-        """As `parse` reads it."""
+        """Returns the form that `parse` reads."""
         if self.deadline_ms is None:
             return self.kind
         return f"{self.kind}:{repr(float(self.deadline_ms)).removesuffix('.0')}"
@@ -86,13 +86,13 @@ class Objective:
         """Returns the number to minimize.
 
         Args:
-            served: What became of the requests.
-            patience_ms: After the last arrival the simulation was given up so late;
-                requests that were not done count as if they were done then.
+            served: The results of the simulation.
+            patience_ms: Time after the last arrival at which the simulation was given
+                up; requests not done by then count as done at that time.
 
         Returns:
-            Milliseconds; of a deadline, the share of requests that came too late, and
-            a thousandth of the mean latency in deadlines, which orders the rest.
+            Milliseconds; for a deadline, the share of late requests plus a thousandth
+            of the mean latency in units of the deadline, which breaks ties.
         """
         end = served.arrival_ms[-1] + patience_ms
         latency = np.minimum(served.finish_ms, end) - served.arrival_ms

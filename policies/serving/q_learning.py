@@ -2,20 +2,20 @@
 
 Watkins 1989, over a semi-Markov process (Bradtke, Duff, Reinforcement Learning Methods
 for Continuous-Time Markov Decision Problems, 1994): a decision costs what requests
-suffer until the next one, and later costs count by ``exp(-time / horizon)``. After an
-episode its decisions are learned from last to first, by Watkins's Q(lambda): a return
-goes on through decisions that were the table's own, and is estimated where one was made
-by chance.
+incur until the next decision, and later costs are discounted by ``exp(-time /
+horizon)``. After an episode its decisions are learned from last to first, by Watkins's
+Q(lambda): a return continues through decisions that were not random, and is replaced by
+an estimate at a random decision.
 
-In a state where too little is known the machine follows a heuristic, and a decision has
-to be better than that of the heuristic, by so many standard errors, to take its place
-(as in safe policy improvement with baseline bootstrapping: Laroche, Trichelair, Tachet
-des Combes, ICML 2019). States leave out most of what a server knows, so returns of one
-state vary, and without this the table follows noise.
+In states with too few visits, the machine follows a heuristic. An action replaces that
+of the heuristic only if it is better by a number of standard errors (as in safe policy
+improvement with baseline bootstrapping: Laroche, Trichelair, Tachet des Combes, ICML
+2019). States omit most of what a server knows, so returns of one state vary, and
+without this rule the table would follow noise.
 
-What requests suffer: for `mean`, time; for `p99`, the growth of the square of their
-latency, so that a millisecond of an old request counts more; for deadlines, an answer
-that comes too late, and a little time.
+The cost of a request: for `mean`, time; for `p99`, the growth of the square of its
+latency, so that a millisecond of an old request costs more; for deadlines, 1 for a late
+answer, plus a small cost of time.
 """
 
 from typing import NamedTuple
@@ -50,7 +50,7 @@ from edbatch.schedule.serving.kernels import (
 MEAN, P99, DEADLINE = range(3)
 CAPACITY = 2**16  # states; a power of two
 _MOST_STATES = CAPACITY // 2
-_TIME_OF_DEADLINES = 0.02  # weight of a deadline's length, in terms of a late answer
+_TIME_OF_DEADLINES = 0.02  # cost of a time as long as the deadline, in late answers
 _NONE = -1
 
 
@@ -58,11 +58,11 @@ class QTable(NamedTuple):
     """Q-values of states; actions are types, then `WAIT`, then `LOOK`.
 
     Attributes:
-        code: The states, by open addressing; -1 where there is none.
-        value: Mean cost that followed each action.
-        square: Sum of squared deviations of what followed.
-        visits: How often each was learned from.
-        usual: The heuristic's action in the state when it was met last.
+        code: Hash table of encoded states, with open addressing; -1 in free rows.
+        value: Mean cost after each action.
+        square: Sum of squared deviations of the costs after each action.
+        visits: How often each action was learned from.
+        usual: The heuristic's action at the latest visit of the state.
         size: Number of states, in one entry.
     """
 
@@ -78,21 +78,21 @@ class Learning(NamedTuple):
     """Settings of an episode and of learning from it.
 
     Attributes:
-        encoding: What states are made of.
+        encoding: Encoding of states.
         scale_ms: The unit of time of states.
         heuristic: Kind of the heuristic.
         depths: Mean depths of types; ``[1, T] float64``.
-        wave: Batches in a wave of the heuristic.
+        wave: Batches per wave of the heuristic.
         objective: `MEAN`, `P99` or `DEADLINE`.
         cost_ms: The unit of time of costs.
-        horizon_ms: After this time costs count 1/e.
-        epsilon: Probability of a decision by chance.
+        horizon_ms: Time constant of the discount: costs after this time count 1/e.
+        epsilon: Probability of a random decision.
         trace: The lambda of Q(lambda).
-        rate: Least share of a new return in a mean.
-        trusted: Visits of an action from which on its value is compared.
+        rate: Minimum weight of a new return in a mean.
+        trusted: Number of visits that an action needs for its value to be compared.
         errors: Standard errors by which it has to be better than the heuristic's.
-        give_up_ms: When an episode stops, on the clock.
-        max_rows: No batch is wider.
+        give_up_ms: Clock time at which an episode stops.
+        max_rows: Maximum rows of a batch.
     """
 
     encoding: int
@@ -119,7 +119,7 @@ class Episode(NamedTuple):
     action: np.ndarray  # [S] int64
     cost: np.ndarray  # [S] float64, until the next decision
     weight: np.ndarray  # [S] float64, of costs after it
-    own: np.ndarray  # [S] bool, not made by chance
+    own: np.ndarray  # [S] bool, not random
 
 
 def new_table(num_types: int) -> QTable:
@@ -136,7 +136,7 @@ def new_table(num_types: int) -> QTable:
 
 
 def new_episode(steps: int) -> Episode:
-    """Makes room for an episode's decisions."""
+    """Allocates an episode of at most `steps` decisions."""
     return Episode(
         np.zeros(steps, np.int64),
         np.zeros(steps, np.int64),
@@ -148,7 +148,7 @@ def new_episode(steps: int) -> Episode:
 
 @kernel
 def find(table: QTable, code: int) -> int:
-    """Returns a state's row, which it gets if it is new; -1 if the table is full."""
+    """Returns a state's row, and adds the state if new; -1 if the table is full."""
     hashed = np.uint64(code) * np.uint64(0x9E3779B97F4A7C15)
     row = np.int64(hashed >> np.uint64(48))
     while table.code[row] != code:
@@ -183,7 +183,7 @@ def best_action(table: QTable, row: int, trusted: int, errors: float) -> int:
 
 @kernel
 def _variance(table, row, action):
-    """Of the mean of what followed an action."""
+    """Returns the variance of the mean cost after an action."""
     visits = table.visits[row, action]
     return table.square[row, action] / (visits * max(1, visits - 1))
 
@@ -199,20 +199,20 @@ def play(
     episode: Episode,
     stream: np.ndarray,
 ) -> int:
-    """Serves requests by the table, partly by chance.
+    """Serves requests by the table, with random decisions.
 
     Args:
         library: The instances.
         rules: Costs and limits.
         requests: The requests; updated.
         view: Scratch.
-        table: What is known; states are added.
-        learning: How to play.
-        episode: Written.
+        table: The `QTable`; new states are added.
+        learning: Settings of the episode.
+        episode: Receives the decisions.
         stream: Random numbers; updated.
 
     Returns:
-        How many decisions were made.
+        The number of decisions.
     """
     num_types = len(view.waiting)
     count, clock = requests.counts, requests.clock
@@ -262,7 +262,7 @@ def play(
 
 @kernel
 def _note(episode, step, cost, took_ms, learning):
-    """Notes what followed a decision."""
+    """Records the cost after a decision, and the discount of later costs."""
     episode.cost[step] = cost
     episode.weight[step] = np.exp(-took_ms / learning.horizon_ms)
 
@@ -279,7 +279,7 @@ def _decision(action, num_types):
 
 @kernel
 def _by_chance(view, batches, stream):
-    """One of the types that wait, or the end of the wave."""
+    """Draws one of the allowed decisions."""
     allowed = 1
     for t in range(len(view.waiting)):
         allowed += view.waiting[t] > 0
@@ -294,10 +294,11 @@ def _by_chance(view, batches, stream):
 
 @kernel
 def _suffered(requests, learning, sums):
-    """Summed cost of all requests so far.
+    """Returns the total cost of all requests so far.
 
-    `sums` holds how many arrivals and answers it has seen; of requests here the sum of
-    arrivals and of their squares; and of answers the sum of squared latencies.
+    `sums` contains the numbers of arrivals and of answers seen so far; for requests in
+    the system, the sums of arrival times and of their squares; and for answers, the sum
+    of squared latencies.
     """
     count, clock = requests.counts, requests.clock
     unit = learning.cost_ms
@@ -324,10 +325,10 @@ def learn(table: QTable, episode: Episode, steps: int, learning: Learning) -> No
     """Learns from an episode, from its last decision to its first.
 
     Args:
-        table: Updated.
+        table: The `QTable`; updated.
         episode: The episode.
-        steps: How many decisions it has.
-        learning: How to learn.
+        steps: Its number of decisions.
+        learning: Settings of learning.
     """
     follows = 0.0
     for step in range(steps - 1, -1, -1):

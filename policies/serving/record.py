@@ -10,21 +10,21 @@ class ServingRecord:
 
     Attributes:
         method: `"cross-entropy"` or `"q-learning"`.
-        workload: On what, in the user's words.
-        objective: As `Objective` reads it.
+        workload: Description of the training data, given by the user.
+        objective: The objective, in the form that `Objective.parse` reads.
         rates: Requests per second.
-        burst: Of the arrivals; 1 for Poisson.
-        overhead_ms: Of a wave.
-        costs: Where the costs of batches come from.
+        burst: Burst of the arrivals; 1 for Poisson.
+        overhead_ms: Overhead of a wave.
+        costs: Source of the costs of batches.
         seed: Seed of the search and of the arrivals.
-        generations: Generations of each search by the cross-entropy method; of
-            Q-learning, episodes per encoding.
-        validation: Objective on arrivals that were not trained on, in terms of the
-            best heuristic; below 1 is better. One per rate.
+        generations: Generations of each search by the cross-entropy method, or episodes
+            per encoding of Q-learning.
+        validation: Ratio of the objective to that of the best heuristic on validation
+            requests; below 1 is better. One per rate.
         best_heuristics: The best heuristic at each rate.
-        elapsed_s: Seconds that it took.
-        versions: Versions of the packages that could change the outcome.
-        interrupted: Whether Ctrl-C ended it, before all generations.
+        elapsed_s: Training time in seconds.
+        versions: Versions of the packages that can change the result.
+        interrupted: Whether Ctrl-C ended the training before all generations.
 
     Example:
         >>> from edbatch.policies.serving import affine_costs, serving_heuristics

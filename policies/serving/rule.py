@@ -1,13 +1,14 @@
 """The learned serving policy: scores of types, and the length of waves.
 
-A type with waiting nodes is scored by a weighted sum of what is known of it: how many
-wait, their share of the nodes that remain, and of the heads (the ratio that the greedy
-heuristic goes by; where a server does not count heads, the share stands for it), how
-old their oldest request is, for how long the first has waited, how near a deadline is,
-and how many requests are in flight.
-The highest score runs; at the beginning of a wave, waiting has a score too. A wave ends
-after ``2 ** (wave_bias + wave_load * load)`` batches. Numbers and times count by their
-logarithms, so equal ratios are equal steps.
+The score of a type with waiting nodes is a weighted sum of features: the number of
+waiting nodes, their share of the remaining nodes, their ratio to the heads (as in the
+greedy heuristic; replaced by the share if the server does not count heads), the age of
+their oldest request, the waiting time of the first node, the urgency of the nearest
+deadline, and the number of requests in flight.
+
+The type with the highest score runs; at the beginning of a wave, waiting has a score,
+too. A wave ends after ``2 ** (wave_bias + wave_load * load)`` batches. Numbers and
+times enter as logarithms, so equal ratios are equal steps.
 """
 
 from dataclasses import dataclass, replace
@@ -39,10 +40,10 @@ class ServingRule:
         weights: One tuple per type, in the order of `FEATURES`; ``[T][F]``.
         waiting: Weights of waiting and of the length of waves, in the order of
             `WAITING`.
-        scale_ms: The unit of time.
+        scale_ms: The unit of time, in milliseconds.
         admission: When requests join.
-        training: How it was trained.
-        max_rows: No batch is wider, in rows; None for the server's own limit.
+        training: Record of its training; None if it was not trained.
+        max_rows: Maximum rows of a batch; None for the server's own limit.
 
     Raises:
         PolicyError: The lengths do not agree, or a number is out of range.
@@ -105,14 +106,14 @@ class ServingRule:
 
     @property
     def needs_heads(self) -> bool:
-        """Whether it goes by the heads of each type."""
+        """Whether it uses the heads of each type."""
         return bool(self._array[:-1, FEATURES.index("ratio")].any())
 
     def for_types(self, type_keys: tuple[TypeKey, ...]) -> "ServingRule":
         """Returns the rule for a model's types; see `ServingPolicy`.
 
-        A type that was not trained on gets the weights of one with the same cell and
-        parameters and the nearest arity, else the mean of all.
+        A type that it was not trained on gets the weights of a type with the same cell
+        and parameters and the nearest arity, otherwise the mean weights of all types.
 
         Args:
             type_keys: The types of the model.
@@ -128,7 +129,7 @@ class ServingRule:
         """Decides what runs next; see `ServingPolicy`.
 
         Args:
-            state: What waits, for how long, and how near deadlines are.
+            state: The state of the server.
 
         Returns:
             A type, `WAIT` or `LOOK`.
@@ -138,7 +139,7 @@ class ServingRule:
 
     @cached_property
     def choice(self) -> Choice:
-        """Arrays for compiled code."""
+        """The policy's arguments of `choose`, for compiled code."""
         return RULE, self._array, float(self.scale_ms), 0
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Requests that are drawn once, and served by one policy after the other."""
+"""Traces of requests, drawn once and served by several policies."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -21,16 +21,16 @@ from edbatch.schedule.serving.simulation import (
     new_view,
 )
 
-_QUANTA = 10_000  # of waiting, beside what all nodes take, before a run is given up
+_QUANTA = 10_000  # waiting before a run is given up, in addition to all nodes' time
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """``R`` requests.
+    """A trace of ``R`` requests.
 
     Attributes:
-        instance: Which instance each is of.
-        arrival_ms: When each arrives, ascending.
+        instance: Instance of each request.
+        arrival_ms: Arrival time of each request, ascending.
 
     Example:
         >>> from edbatch.policies.serving import affine_costs, serving_heuristics
@@ -56,15 +56,17 @@ def draw_trace(
 
     Args:
         library: The instances.
-        arrivals: When they come; None for all at once.
-        requests: How many.
-        seed: The same seed gives the same instances, and at all rates the same pattern.
+        arrivals: The arrival process; None if all requests arrive at once.
+        requests: Number of requests.
+        seed: The same seed gives the same instances, and the same pattern of arrivals
+            at all rates.
 
     Returns:
         The trace.
 
     Raises:
-        PolicyError: There are no requests, or the seed is no whole number from 0 on.
+        PolicyError: There are no requests, or the seed is not a whole number of at
+            least 0.
 
     Example:
         >>> from edbatch.policies.serving import affine_costs, serving_heuristics
@@ -94,15 +96,15 @@ class CompiledPolicy(Protocol):
 
     @property
     def admission(self) -> Admission:
-        """Rule of admission."""
+        """When requests join."""
 
     @property
     def max_rows(self) -> int | None:
-        """No batch is wider."""
+        """Maximum rows of a batch; None for the server's own limit."""
 
     @property
     def choice(self) -> Choice:
-        """Arrays for compiled code."""
+        """The policy's arguments of `choose`, for compiled code."""
 
 
 def serve(
@@ -113,24 +115,25 @@ def serve(
     deadline_ms: float | None = None,
     patience_ms: float | None = None,
 ) -> Served:
-    """Serves requests by a policy, in compiled code.
+    """Serves a trace of requests with a policy, in compiled code.
 
     Args:
         policy: The policy, for the types of the library.
         library: The instances.
-        config: The server; its admission is that of the policy.
+        config: The server; the policy's admission replaces its own.
         trace: The requests.
-        deadline_ms: Time from arrival to deadline of each; None for no deadlines.
-        patience_ms: To give up so long after the last arrival; infinity for never. None
-            for longer than it takes to run each node by itself, which only a policy
-            that decides to wait again and again exceeds.
+        deadline_ms: Time from arrival to deadline of each request; None for no
+            deadlines.
+        patience_ms: Time limit after the last arrival; infinity for no limit. None for
+            a limit that is longer than running each node by itself takes, and that only
+            a policy that keeps waiting exceeds.
 
     Returns:
-        What became of them; the end of those that were given up is infinite.
+        The results; requests that were given up have an infinite finish time.
 
     Raises:
-        PolicyError: The policy is for other types than the library's, or for these in
-            another order.
+        PolicyError: The policy is for other types than the library's, or for the same
+            types in another order.
 
     Example:
         >>> from edbatch.policies.serving import affine_costs, serving_heuristics
@@ -172,14 +175,14 @@ def _longest_ms(
     trace: Trace,
     deadline_ms: float | None,
 ) -> float:
-    """No policy takes so long that does not wait in vain.
+    """Returns an upper bound on the time of policies that do not wait in vain.
 
-    Each node may run in a wave of its own, after a quantum of waiting, and each request
-    in a window of its own. Whoever waits for deadlines, or some time, has it beside.
+    Each node may run in its own wave, after a quantum of waiting, and each request in
+    its own window. `_QUANTA` and the deadline are added for policies that wait.
     """
     rules = simulation.compiled[1]
     rows = np.arange(1, rules.cost_ms.shape[1])
-    row_ms = (rules.cost_ms[:, 1:] / rows).max(axis=1)  # a node's part of a batch
+    row_ms = (rules.cost_ms[:, 1:] / rows).max(axis=1)  # a node's share of a batch
     node_ms = row_ms + rules.overhead_ms + rules.quantum_ms
     nodes = library.instance_types[trace.instance].sum(axis=0, dtype=np.int64)
     windows_ms = len(trace.instance) * max(0.0, rules.window_ms)
@@ -188,7 +191,7 @@ def _longest_ms(
 
 
 def _check_types(policy: CompiledPolicy, library: InstanceLibrary) -> None:
-    """Checks a policy's types; of a heuristic, which names none, their number."""
+    """Checks a policy's types; only their number for a heuristic, which has none."""
     types = getattr(policy, "types", None)
     if types is None:
         ours = getattr(policy, "num_types", library.num_types)

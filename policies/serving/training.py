@@ -1,11 +1,12 @@
-"""Training of serving rules by the cross-entropy method.
+"""Trains serving rules by the cross-entropy method.
 
 Rubinstein 1999; as a search for policies: Szita, Lörincz, Learning Tetris Using the
 Noisy Cross-Entropy Method, 2006. Each generation draws rules around a mean, serves the
-same requests with all of them, and moves mean and spread to those of the best. Requests
-are drawn anew for each generation, and a constant added to the spread keeps the search
-alive. There are three searches, one from the rule that decides as the best heuristic
-does, and the rule that is best on validation requests is taken.
+same requests with all of them, and moves mean and spread toward those of the best
+rules. Each generation has new requests, and noise added to the spread, which decreases
+over the generations, keeps the search from converging too early. There are three
+searches, one of which starts from a rule that decides like the best heuristic. The
+result is the best rule on the validation requests.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,15 +44,16 @@ from edbatch.schedule.serving.library import InstanceLibrary
 from edbatch.schedule.serving.simulation import ServingConfig
 
 _ELITE = 8
-_NOISE = 0.25  # of the first spreads
-_STEP = 0.7  # share of the elite's mean and spread in the next generation's
-# The weight of a heuristic's feature; the agenda is a bias. To wait needs a reason.
+_NOISE = 0.25  # fraction of the initial spreads
+_STEP = 0.7  # weight of the elite's mean and spread in the next generation's
+# Features and weights that imitate heuristics; the agenda is imitated by biases.
+# Waiting starts with a low score.
 _FEATURE = {GREEDY: "ratio", LARGEST: "width", OLDEST: "age", READY: "wait"}
 _FEATURE_WEIGHT = {GREEDY: 4.0, LARGEST: 1.0, OLDEST: 1.0, READY: 1.0}
 _WAIT_BIAS = -20.0
-_LOWEST_BIAS = 10.0  # below zero, of the agenda: well above that of waiting
-_LONGEST_WAVE = 8.0  # log2 of batches: to the end
-# Spreads of the first generation; of weights of the load, which is up to 8, less.
+_LOWEST_BIAS = 10.0  # the agenda's biases are at least -10, well above that of waiting
+_LONGEST_WAVE = 8.0  # log2 of batches; stands for waves to the end
+# Initial spreads; smaller for weights of the load, which is up to 8.
 _NARROW = {"load": 0.15, "wait_load": 0.1, "wave_load": 0.15, "wait_bias": 3.0}
 _NEAR, _WIDE = 0.4, 1.0
 
@@ -70,27 +72,27 @@ def train_serving_policy(
     costs: str = "",
     progress: Progress | None = None,
 ) -> ServingRule:
-    """Trains a rule for a model, a server and some rates.
+    """Trains a rule for a model, a server and some request rates.
 
     Args:
         library: The instances that requests are drawn from.
         config: The server.
         arrivals: One process per rate to train for.
-        objective: What to minimize.
-        generations: How often each of three searches draws rules and keeps the best.
-        population: How many to draw.
-        requests: Requests of each run.
-        seed: Draws rules and requests; those that the rule is validated on, and those
-            that ``edbatch compare`` serves, have other seeds.
-        workload: On what it is trained, for the record.
-        costs: Where the costs of batches come from, for the record.
-        progress: Is told how many generations are done, their number over all searches,
-            and the loss of the best rule.
+        objective: The objective to minimize.
+        generations: Number of generations of each of the three searches.
+        population: Number of rules to draw per generation.
+        requests: Requests per run.
+        seed: Seed of rules and requests; validation requests, and those of ``edbatch
+            compare``, have other seeds.
+        workload: Description of the training data, for the record.
+        costs: Source of the costs of batches, for the record.
+        progress: Called with the number of finished generations, their total over all
+            searches, and the loss of the best rule.
 
     Returns:
-        The rule of least loss on the validation requests, of the means of the
+        The rule with the least loss on the validation requests, among the means of the
         generations. Ctrl-C ends the training at the end of a generation; the rule is
-        the best one so far.
+        then the best one so far.
 
     Raises:
         PolicyError: A number is out of range, or there is no rate.
@@ -127,7 +129,7 @@ def train_serving_policy(
     best = best_of(task, validation.heuristics, validation.traces)
     starts = _starts(library, best)
     found, least = starts[0][0], np.inf
-    means = (  # each with how many generations are done; of a start, 0
+    means = (  # each with the number of generations done; 0 for a start
         (generation and k * generations + generation, mean)
         for k, start in enumerate(starts)
         for generation, mean in enumerate(
@@ -161,7 +163,7 @@ def _search(
     seed: int,
     rng: np.random.Generator,
 ) -> Iterator[np.ndarray]:
-    """Yields the mean of each generation, that of the start first."""
+    """Yields the initial mean, then the mean of each generation."""
     task, scale_ms = validation.task, validation.scale_ms
     mean, spread = start[0].copy(), start[1].copy()
     noise = _NOISE * spread
@@ -173,11 +175,11 @@ def _search(
         drawn[0] = mean
         rules = [_rule(task.library, each, scale_ms) for each in drawn]
         losses = [task.loss(task.values(each, traces), best) for each in rules]
-        order = np.argsort(losses, kind="stable")  # ties as they were drawn
+        order = np.argsort(losses, kind="stable")  # ties in the order drawn
         elite = drawn[order[: min(_ELITE, population)]]
         mean += _STEP * (elite.mean(axis=0) - mean)
         spread += _STEP * (elite.std(axis=0) - spread)
-        # The noise falls to nothing over the generations (Szita, Lörincz).
+        # The noise decreases to 0 over the generations (Szita, Lörincz).
         falling = max(0.0, 1 - 1.5 * generation / generations)
         spread = np.sqrt(spread**2 + (falling * noise) ** 2)
         yield mean.copy()
@@ -186,10 +188,11 @@ def _search(
 def _starts(
     library: InstanceLibrary, heuristic: ServingHeuristic
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Means and spreads that searches start from, as flat weights.
+    """Returns the initial means and spreads of the searches, as flat weights.
 
-    One near the best heuristic, and two wide ones from a mixture of the largest and the
-    oldest, in waves of two lengths: which of them ends best differs by workload.
+    One search starts near the best heuristic, and two, with a wide spread, from a
+    mixture of largest and oldest, with waves of two lengths. Which search ends best
+    differs by workload.
     """
     names = [*FEATURES] * library.num_types + [*WAITING]
     near, wide = (
@@ -207,7 +210,7 @@ def _starts(
 
 
 def _start(library: InstanceLibrary, heuristic: ServingHeuristic) -> np.ndarray:
-    """The rule that decides as a heuristic does, as flat weights."""
+    """Returns the rule that decides like a heuristic, as flat weights."""
     rows = np.zeros((library.num_types, len(FEATURES)))
     if heuristic.kind == AGENDA:
         deepest = float(library.mean_depth.max())

@@ -1,4 +1,4 @@
-"""The arrays of a smoothed bound (see `smooth_bound.bound`), and how they start."""
+"""Arrays of a smoothed bound (see `smooth_bound.bound`) and their initial values."""
 
 from typing import NamedTuple
 
@@ -6,9 +6,9 @@ import numpy as np
 
 from edbatch.kernel import kernel
 
-# Columns of the arrays of a `SmoothedBound`. A row holds what is read together; few
-# arrays are faster to pass and to allocate than many. Numba indexes faster with
-# unsigned numbers, which cannot count from the end.
+# Columns of the arrays of a `SmoothedBound`. A row holds values that are read together;
+# few arrays are faster to pass and to allocate than many. Numba indexes faster with
+# unsigned integers, which cannot be negative indices.
 CHAIN_LEVEL, CHAIN, GROUP, PATH_LEVEL = range(4)
 TYPE, FIRST_LEVEL, LONGEST, COLUMN = range(4)
 TYPES, TYPE_SUM, IS_FRONT, HEIGHT = range(4)
@@ -18,29 +18,29 @@ TOTAL, FLOOR, CHAIN_GAIN, PATH_GAIN, CHAIN_VALUE = range(5)
 class SmoothedBound(NamedTuple):
     """State for ``N`` nodes of ``T`` types in ``B`` instances; updated in place.
 
-    A *pair* is a type of an instance that has nodes of it; there are up to ``P``. The
-    nodes of a pair from which equally long chains start are a *chain level*; the nodes
-    of an instance from which equally long paths start are a *path level*, and those of
-    one type among them a *group*.
+    A *pair* is an instance and a type of which it has nodes; there are ``P``. A *chain
+    level* is the set of nodes of a pair from which chains of the same length start. A
+    *path level* is the set of nodes of an instance from which paths of the same length
+    start, and a *group* the nodes of one type in a path level.
 
     Attributes:
         node: Per node: its chain level, the length of the longest chain from it, its
             group and its path level.
         pair: Per pair: its type; its chain level of length one, which longer ones
             follow; its longest chain when sums were last recomputed; and its column in
-            the chain table, from one, or 0 if the pair has one node only.
+            the chain table, from one, or 0 if the pair has only one node.
         waiting: Nodes of each chain level that are not on the frontier yet.
         left: Nodes of each group that have not run.
         level: Per path level: the number of types with nodes that have not run, and the
-            sum of these types, which is the type itself if it is one; whether this is
-            the instance's critical-path front; and the longest path from there.
+            sum of these types, which is the type itself if there is only one; whether
+            this is the instance's critical-path front; and the longest path from there.
         sums: Per type, and for the paths: the sum of powers over instances; the
             threshold below which it is recomputed, against rounding; by how much
             running the type lowers the chains' sum, and the paths' sum; and the gain of
             the chains, unweighted.
         is_stale: Whether that gain has to be recomputed.
-        power: Length to the power of p.
-        rise: Its difference to that of the length before.
+        power: Each length to the power of p.
+        rise: Difference of each entry of `power` and the one before.
         weight: Weight of each type's chains, and of the path.
         log2_p: Base-2 logarithm of the norm's p.
     """
@@ -66,18 +66,18 @@ def measure(
     instance_nodes: np.ndarray,
     num_types: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
-    """Finds the levels and groups of a graph of which nothing has run.
+    """Finds the levels and groups of a graph before its execution.
 
     Args:
-        node_type: As in `FrontierState`, and so the next two.
-        consumer_start: First reader of each node, and the end.
-        consumers: Readers.
+        node_type: Type of each node, as in `FrontierState`.
+        consumer_start: Index of each node's first reader, and the end, as there.
+        consumers: Readers, as there.
         instance_nodes: Number of nodes of each instance.
         num_types: How many types there are.
 
     Returns:
-        ``node``, ``pair``, ``waiting``, ``left`` and ``level`` of `SmoothedBound`, all
-        nodes waiting; and the longest path.
+        ``node``, ``pair``, ``waiting``, ``left`` and ``level`` of `SmoothedBound`, with
+        all nodes waiting; and the length of the longest path.
     """
     n = len(node_type)
     node, pair, num_pairs, columns = _find_pairs(node_type, instance_nodes, num_types)
@@ -89,13 +89,13 @@ def measure(
     for i in range(len(instance_nodes)):
         most_nodes = max(most_nodes, instance_nodes[i])
         most_pairs = max(most_pairs, num_pairs[i])
-    # As `Reach.chains`, of one instance at a time, and for pairs of several nodes only.
+    # As `InstanceGraph.chains`, for one instance at a time and pairs of several nodes.
     chains = np.empty((most_nodes, columns), np.int32)
     group_of = np.full((most_nodes + 1, most_pairs), -1, np.int32)
     num_groups = 0
     begin = 0
     first_pair = 0
-    ground = 0  # below an instance's levels
+    ground = 0  # the row before an instance's first path level
     longest_path = 0
     for i in range(len(instance_nodes)):
         end = begin + instance_nodes[i]
@@ -112,7 +112,7 @@ def measure(
             if first == last:
                 for k in range(width):
                     chains[row, k] = 0
-            else:  # mostly one reader: its row is copied
+            else:  # there is usually one reader, whose row is copied
                 reader = consumers[first]
                 height = node[reader, PATH_LEVEL] - ground
                 for k in range(width):
@@ -124,7 +124,7 @@ def measure(
                     chains[row, k] = max(chains[row, k], chains[reader - begin, k])
             height += 1
             longest = max(longest, height)
-            p = node[v, CHAIN_LEVEL]  # its pair, until here
+            p = node[v, CHAIN_LEVEL]  # until here, this holds the node's pair
             chain = 1
             if pair[p, COLUMN] > 0:
                 chain = chains[row, pair[p, COLUMN] - 1] + 1
@@ -155,10 +155,10 @@ def measure(
 
 @kernel
 def _find_pairs(node_type, instance_nodes, num_types):
-    """Numbers the pairs, instance by instance; a node's stands in its level's place.
+    """Numbers the pairs, instance by instance; `CHAIN_LEVEL` holds a node's pair.
 
-    A pair has as many levels as nodes; those above its longest chain stay unused.
-    Returns the most columns of an instance, too.
+    A pair has as many levels as nodes; levels above its longest chain stay unused. Also
+    returns the largest number of columns of an instance.
     """
     n = len(node_type)
     num_instances = len(instance_nodes)

@@ -1,31 +1,33 @@
-"""A smooth lower bound on the batches that remain, kept up to date during execution.
+"""The smoothed lower bound on the remaining batches, updated during execution.
 
-`edbatch.schedule.lower_bound` takes, for each type, the *largest* over the instances of
-a minibatch of their longest chain of that type. It says nothing about the instances
-below the largest, so most batches look alike to it. Here the p-norm over the instances
-stands for the largest (p is 8 by default; infinity would be the bound itself):
+`edbatch.schedule.lower_bound` takes, for each type, the *maximum* over the instances of
+a minibatch of their longest chain of that type. It ignores all instances below the
+maximum, so most batches look alike to it. Here the p-norm over the instances replaces
+the maximum (p is 8 by default; infinity would give the bound itself):
 
     value = Σ over types t of weight[t] · ‖chain of t in instance i‖ over i
             + weight[T] · ‖longest path in instance i‖ over i
 
-in units of batches. The *marginal gain* of a type is how far running it would lower the
-value. Always taking the type of largest gain, with all weights 1, runs 1.20 times the
-lower bound on the word lattices of 32 sentences of Weibo, where the greedy ratio of
-ED-Batch's sufficient condition runs 1.30 (docs/results-policies.md has all workloads).
-Training tunes the weights and then learns when to take the runner-up.
+in units of batches. The *marginal gain* of a type is the amount by which running it
+would lower the value. On the word lattices of 32 sentences of Weibo, always running the
+type with the largest gain, with all weights 1, gives 1.20 times as many batches as the
+lower bound; the greedy ratio of ED-Batch's sufficient condition gives 1.30
+(docs/results-policies.md has all workloads). Training tunes the weights and then learns
+when to take the runner-up.
 
-Chains: the nodes of one type in one instance from which equally long chains start are a
-*chain level*. Levels become ready from the longest down, so running a fully ready level
-shortens its chain by one. The gain is counted once, when the level becomes ready.
+Chains: a *chain level* is the set of nodes of one type in one instance from which
+chains of the same length start. Levels become ready from the longest down, so running a
+fully ready level shortens the longest chain by one. The gain is counted once, when the
+level becomes fully ready.
 
-Paths: the *critical-path front* of an instance is its remaining nodes from which the
-longest path starts. They are always ready, but may be of several types; running a type
-shortens the path by one where the front is of this type alone.
+Paths: the *critical-path front* of an instance is the set of its remaining nodes from
+which the longest path starts. They are always ready, but may be of several types;
+running a type shortens the path by one if all nodes of the front are of that type.
 
-Powers are taken by squaring and roots by `sqrt`, so values are the same on every
-machine. Time O(T (N + E)) to start, T being the types of one instance here that have
-several nodes, with a small constant (rows of T numbers), then O(N + E) in all and O(1)
-per gain; space O(N + T L), L being the nodes of the largest instance.
+Powers are computed by squaring and roots by `sqrt`, so values are the same on every
+machine. Time O(T (N + E)) to start, where T counts the types that have several nodes in
+an instance, with a small constant (rows of T numbers); then O(N + E) in all and O(1)
+per gain. Space O(N + T L), where L is the number of nodes of the largest instance.
 """
 
 import math
@@ -55,7 +57,7 @@ from edbatch.policies.smooth_bound.arrays import (
 )
 from edbatch.schedule.frontier import FrontierState
 
-_SMALL = 1e-4  # of a sum: adding it up anew pays
+_SMALL = 1e-4  # fraction of a sum below which it is recomputed, against rounding
 
 
 @kernel
@@ -69,7 +71,7 @@ def powers(longest: int, log2_p: int) -> np.ndarray:
 
 @kernel(counting=False)
 def root(value: float, log2_p: int) -> float:
-    """Takes a square root as often; of what rounding made negative, too."""
+    """Returns ``value ** (1 / 2 ** log2_p)``; 0 if rounding made the value negative."""
     value = max(value, 0.0)
     for _ in range(log2_p):
         value = math.sqrt(value)
@@ -90,6 +92,9 @@ def new_smoothed_bound(
         instance_nodes: Number of nodes of each instance; ``[B]``.
         weight: Weight of each type's chains, and of the path; ``[T + 1]``.
         log2_p: Base-2 logarithm of the norm's p.
+
+    Returns:
+        The smoothed bound.
     """
     num_types = len(state.head)
     node, pair, waiting, left, level, longest = measure(
@@ -145,7 +150,7 @@ def _as_tuple(state, instance_nodes, weight, log2_p):
 
 @kernel
 def no_smoothed_bound() -> SmoothedBound:
-    """Makes a placeholder for compiled callers that do without."""
+    """Makes a placeholder for compiled callers that use no smoothed bound."""
     numbers = np.empty((0, 4), np.uint32)
     counts = np.empty(0, np.int32)
     values = np.empty(0)
@@ -184,7 +189,7 @@ def advance(
     last = state.type_start[chosen] + state.tail[chosen]
     _shorten(smooth, state, chosen, first, last)
     if last == state.type_start[chosen + 1]:
-        sums[chosen, TOTAL] = 0.0  # exactly
+        sums[chosen, TOTAL] = 0.0  # exact, without rounding
     elif sums[chosen, TOTAL] < sums[chosen, FLOOR]:
         _sum_chains(smooth, chosen)
     if sums[paths, TOTAL] < sums[paths, FLOOR]:
@@ -195,7 +200,7 @@ def advance(
 
 @kernel(counting=False)
 def _shorten(smooth, state, chosen, first, last):
-    """Shortens the chains and paths that a batch ends."""
+    """Subtracts a batch's gains from the sums, and moves critical-path fronts."""
     sums, left, level = smooth.sums, smooth.left, smooth.level
     paths = len(state.head)
     sums[chosen, TOTAL] -= sums[chosen, CHAIN_GAIN]
@@ -223,7 +228,7 @@ def _shorten(smooth, state, chosen, first, last):
 
 @kernel(counting=False)
 def _run(smooth, state, chosen, first, last):
-    """As `run_type`, and counts what becomes ready."""
+    """Runs a batch as `run_type` does, and counts the nodes that become ready."""
     state.head[chosen] = state.tail[chosen]
     for place in range(first, last):
         v = state.queue[place]
@@ -257,7 +262,7 @@ def _become_ready(smooth, t, v):
 
 @kernel(counting=False)
 def _sum_chains(smooth, t):
-    """Sums the powers of a type's chains; no node of it is on the frontier."""
+    """Sums the powers of a type's chains; none of its nodes may be on the frontier."""
     total = 0.0
     for p in range(len(smooth.pair)):
         if smooth.pair[p, TYPE] == t:
@@ -295,12 +300,12 @@ def path_value(smooth: SmoothedBound) -> float:
 
 @kernel(inline="always", counting=False)
 def marginal_gain(smooth: SmoothedBound, t: int, paths: float) -> float:
-    """Computes by how much running a type would lower the smoothed bound.
+    """Returns a type's marginal gain: the decrease of the smoothed bound if it runs.
 
     Args:
         smooth: The `SmoothedBound`.
         t: The type; some of its nodes are on the frontier.
-        paths: `path_value`.
+        paths: Result of `path_value`.
     """
     if smooth.is_stale[t]:
         smooth.is_stale[t] = 0

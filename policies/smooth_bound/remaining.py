@@ -1,11 +1,12 @@
-"""The lower bound on the batches that remain, kept up to date during execution.
+"""The lower bound on the remaining batches, updated during execution.
 
-The bound of `edbatch.schedule.lower_bound` for what has not run: the sum over types of
-the most nodes of that type on one remaining path. What remains of a path is always its
-end, so the nodes of its own type from a node on never change; the bound follows from
-how many nodes of each type remain with each such number. A batch lowers it by 0 or 1,
-and a batch that does not lower it is one more than the bound asks for. Time
-O(T (N + E)) for the counts, then O(N) in all; space O(N).
+The bound of `edbatch.schedule.lower_bound` for the nodes that have not run: the sum
+over types of the most nodes of that type on one remaining path. The remaining part of a
+path is always its end, so a node's `below`, the most nodes of its own type on a path
+from it, never changes. The bound follows from how many nodes of each type remain with
+each value of `below`. A batch lowers the bound by 0 or 1; a batch that does not lower
+it is one batch in excess of the bound. Time O(T (N + E)) for `below`, then O(N) in all;
+space O(N).
 """
 
 from typing import NamedTuple
@@ -20,8 +21,8 @@ class RemainingBound(NamedTuple):
     """State for an execution of ``N`` nodes of ``T`` types; updated in place.
 
     Attributes:
-        below: Nodes of its own type on the path from each node that has most of them,
-            itself included.
+        below: For each node, the most nodes of its own type on one path that starts
+            there, itself included.
         remaining: Remaining nodes of type t whose ``below`` is k, at
             ``type_start[t] + k - 1``.
         longest: Largest ``below`` among the remaining nodes of each type.
@@ -43,12 +44,12 @@ def chains_below(
 
     Args:
         node_type: Type of each node; ``[N]``.
-        consumer_start: First reader of each node, and the end; ``[N + 1]``.
+        consumer_start: Index of each node's first reader, and the end; ``[N + 1]``.
         consumers: Readers; ``[E]``.
         num_types: How many types there are.
 
     Returns:
-        The largest such number; ``[N] int32``.
+        The largest count over these paths; ``[N] int32``.
     """
     n = len(node_type)
     below = np.zeros(n, np.int32)
@@ -83,14 +84,17 @@ def new_bound(state: FrontierState, below: np.ndarray) -> RemainingBound:
 def update_bound(
     bound: RemainingBound, state: FrontierState, chosen: int, first: int, last: int
 ) -> int:
-    """Follows one call of `run_type`.
+    """Updates the bound after one call of `run_type`.
 
     Args:
         bound: `RemainingBound`; updated.
         state: The `FrontierState` after the call.
         chosen: The type that ran.
         first: First place of the batch in ``state.queue``.
-        last: Its end.
+        last: End of the batch in ``state.queue``.
+
+    Returns:
+        By how much the batch lowered the bound: 0 or 1.
     """
     base = state.type_start[chosen] - 1
     for place in range(first, last):

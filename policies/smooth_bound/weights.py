@@ -19,11 +19,11 @@ class BoundWeights:
     Attributes:
         types: Weight of the chains of each of a policy's types; 1 for all if empty.
         path: Weight of the longest path.
-        power: Which norm over the instances: 2, 4, 8 or 16.
+        power: The p of the norm over the instances: 2, 4, 8 or 16.
 
     Raises:
-        PolicyError: A weight is not a finite number, 0 or more, or the power is another
-            one.
+        PolicyError: A weight is not a finite number of at least 0, or the power is not
+            2, 4, 8 or 16.
 
     Example:
         >>> BoundWeights((1.0, 2.0), path=0.5).arrays(np.array([1, 0, 2]), 3)
@@ -35,7 +35,7 @@ class BoundWeights:
     power: int = 8
 
     def __post_init__(self) -> None:
-        # Equal weights are written alike: 1 as 1.0, and −0.0 as 0.0.
+        # Equal weights are written identically: 1 as 1.0, and −0.0 as 0.0.
         types = tuple(float(weight) + 0.0 for weight in self.types)
         object.__setattr__(self, "types", types)
         object.__setattr__(self, "path", float(self.path) + 0.0)
@@ -52,11 +52,12 @@ class BoundWeights:
             )
 
     def arrays(self, type_of: np.ndarray, num_types: int) -> tuple[np.ndarray, int]:
-        """Returns what compiled code takes.
+        """Returns the weights in the form that compiled code takes.
 
         Args:
-            type_of: The graph's type of each of the policy's types, negative where it
-                has none, and then of types that the policy does not know; ``[P + U]``.
+            type_of: The graph's type for each of the policy's types, negative where the
+                graph has none, then the types that the policy does not know;
+                ``[P + U]``.
             num_types: Number of the graph's types, T.
 
         Returns:
@@ -70,20 +71,20 @@ class BoundWeights:
         return weight, self.power.bit_length() - 1
 
     def to_json(self, labels: list[str]) -> dict[str, Any]:
-        """Returns JSON values, the types under the names given.
+        """Returns the weights as JSON values.
 
         Args:
             labels: A name for each type.
 
         Returns:
-            The values.
+            The values, with the types' weights by name.
         """
         types = dict(zip(labels, self.types, strict=True)) if self.types else {}
         return {"power": self.power, "path": self.path, "types": types}
 
     @classmethod
     def from_json(cls, values: Any, labels: list[str]) -> "BoundWeights":
-        """Reads what `to_json` wrote.
+        """Reads the JSON values that `to_json` returns.
 
         Args:
             values: JSON values.
@@ -93,7 +94,7 @@ class BoundWeights:
             The weights.
 
         Raises:
-            ValueError: An entry is missing, unknown or out of range; the text is a
+            ValueError: An entry is missing, unknown or out of range; the message is a
                 clause that names it.
         """
         expected = {"power", "path", "types"}
