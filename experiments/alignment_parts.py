@@ -1,7 +1,8 @@
 """What does each part of the aligned layout gain?
 
-Bytes that could be read in place, and the share of them that is: in the order of the
-schedule, aligned by one try, by one try without a part, and after a search. In a clone:
+Prints the bytes that could be read in place and the share that is read in place: in
+schedule order, aligned in one try, in one try without each part, and after a search.
+In a clone:
 
     python experiments/alignment_parts.py
     python experiments/alignment_parts.py --workloads lattice-lstm --batch-sizes 8
@@ -27,7 +28,7 @@ from edbatch.policies import Greedy
 
 from arguments import option, parse_arguments
 
-# Which of three parts are on: chains of blocks, batches that wait, trees over runs.
+# Which of the three parts are on: chains of blocks, waiting batches, trees over runs.
 VARIANTS = {
     "aligned": (True, True, True),
     "no chains": (False, True, True),
@@ -55,7 +56,7 @@ class Arguments:
 def align_once(
     problem: LayoutProblem, chains: bool, waiting: bool, tree: bool
 ) -> tuple[int, float]:
-    """Bytes in place after one try with some parts, and those that could be."""
+    """Returns the bytes in place after one try with some parts, and those possible."""
     tables, read_bytes = make_tables(problem)
     pairs, pair_bytes, possible = find_pairs(tables, problem.order, read_bytes)
     may_wait = tables.batch[:-1, IS_READ] == 0
@@ -71,7 +72,7 @@ def align_once(
 
 
 def bytes_in_place(problem: LayoutProblem, effort: int) -> np.ndarray:
-    """Bytes that could be read in place, and those that are, by column."""
+    """Returns the bytes that could be read in place, then those that are, by column."""
     blocks = np.arange(len(problem.batch_type), dtype=np.int32)
     rows = place_blocks(problem, blocks, problem.order, False)
     _, scheduled = find_in_place(problem, problem.order, *rows)

@@ -1,4 +1,4 @@
-"""Command lines of the scripts beside this file, from their dataclass of arguments."""
+"""Command lines of the scripts in this folder, from their dataclasses of arguments."""
 
 import argparse
 from collections.abc import Sequence
@@ -10,11 +10,12 @@ T = TypeVar("T")
 
 
 def option(default: Any, text: str) -> Any:
-    """Makes the field of an option.
+    """Makes the dataclass field of an option.
 
     Args:
-        default: Its default, whose type is the option's; a tuple takes several words.
-        text: What it says, a sentence.
+        default: The default, whose type is the option's type; a tuple accepts several
+            words.
+        text: The help text, a sentence.
 
     Returns:
         The field.
@@ -24,7 +25,7 @@ def option(default: Any, text: str) -> Any:
 
 @dataclass(frozen=True)
 class SpeedArguments:
-    """What scripts that time ready workloads on sampled inputs have in common."""
+    """Arguments shared by the scripts that time ready workloads on sampled inputs."""
 
     workloads: str = option(
         "tree-lstm,lattice-lstm,bilstm-tagger", "Which ready workloads."
@@ -40,12 +41,12 @@ def parse_arguments(
     """Parses a command line.
 
     Args:
-        into: A dataclass whose fields `option` made.
-        about: The script's docstring, whose first line describes it.
-        words: The words; by default those that the script was started with.
+        into: A dataclass with fields made by `option`.
+        about: The script's docstring; its first line is the description.
+        words: The command line's words; by default those of the process.
 
     Returns:
-        The dataclass.
+        An instance of the dataclass.
     """
     parser = argparse.ArgumentParser(description=(about or "").splitlines()[0])
     for each in fields(into):  # type: ignore[arg-type]

@@ -1,19 +1,20 @@
-"""Did a change make programs slower? Those of two versions, in turns in one process.
+"""Did a change make programs slower? Times the programs of two versions in one process.
 
-Equal processes differ by a tenth and more, so versions that are timed in processes of
-their own cannot be told apart. This stores the programs of ready workloads with their
-inputs, once with each version; then one process compiles and times both. From clones of
-the two versions, each with an environment of its own, on an idle machine:
+Times of identical processes differ by a tenth and more, so two versions cannot be
+compared by timing each in its own process. This script stores the programs of ready
+workloads with their inputs, once with each version; then one process compiles both and
+times them alternately. In clones of the two versions, each with its own environment, on
+an idle machine:
 
     python experiments/compare_versions.py --store ../before
     python experiments/compare_versions.py --store ../after
     python experiments/compare_versions.py --before ../before --after ../after
 
-Columns: elapsed milliseconds of the forward pass and of value and gradient, by the
-version before and the one after, medians, and the median over all rounds of the share
-of the second in the first; *apart* is the largest difference of results, relative to
-the largest result. Equal programs differ by some 2%. Two workloads of
-hidden 64 take a minute and a half on two cores.
+Columns: median elapsed milliseconds of the forward pass and of value and gradient,
+before and after; *share* is the median over all rounds of the time after divided by the
+time before; *apart* is the largest difference of results, relative to the largest
+result. Times of equal programs differ by about 2%. Two workloads with hidden=64 take
+a minute and a half on two cores.
 """
 
 import io
@@ -48,13 +49,13 @@ class Arguments(SpeedArguments):
 
 
 def store(path: Path, name: str, hidden: int, arguments: Arguments) -> None:
-    """Stores the programs of a workload, and the arrays that they are called with.
+    """Stores the programs of a workload and their input arrays.
 
     Args:
         path: The file.
         name: The workload.
-        hidden: Length of its states.
-        arguments: Batch size and seed.
+        hidden: Length of the model's states.
+        arguments: The command line; batch size and seed are read.
     """
     model, params, instances = ready_model(
         name, hidden, arguments.batch_size, arguments.seed
@@ -77,7 +78,7 @@ def store(path: Path, name: str, hidden: int, arguments: Arguments) -> None:
 
 
 def load(path: Path) -> list[Callable[[], list[Array]]]:
-    """Loads what `store` stored; a call of each of `PASSES`."""
+    """Loads a file of `store`; returns a function for each of `PASSES`."""
     with zipfile.ZipFile(path) as file:
         arrays = np.load(io.BytesIO(file.read("inputs")))
         leaves = [jax.device_put(arrays[each]) for each in arrays.files]
@@ -96,7 +97,7 @@ def difference(before: list[Array], after: list[Array]) -> float:
 
 
 def compare(before: Path, after: Path, rounds: int) -> list[str]:
-    """Compares the programs of two files; a row of the table for each pass."""
+    """Compares the programs of two files; returns a row of the table for each pass."""
     rows = []
     for what, *calls in zip(PASSES, load(before), load(after), strict=True):
         apart = difference(*(call() for call in calls))

@@ -1,9 +1,8 @@
 """How much there is to trace, lower and compile, by model, pass and tier.
 
-Equations are those of the jaxpr, inner functions counted once per place where they are
-called (``all``) and once each (``distinct``); bytes are those of the StableHLO text;
-seconds are of this process's CPU time, which other processes disturb little. Run in
-a clone:
+Prints the number of jaxpr equations, with inner functions counted once per call
+(``all``) and once each (``distinct``); the bytes of the StableHLO text; and seconds of
+this process's CPU time, which other processes affect little. In a clone:
 
     python experiments/compile_sizes.py
     python experiments/compile_sizes.py --models stack-48 --tiers coarse
@@ -52,7 +51,7 @@ class Arguments:
 
 @eb.cell
 def layer(params: Any, state: Any) -> Any:
-    """A gated layer with four arrays of parameters."""
+    """Computes a gated layer with four parameter arrays."""
     gate = jax.nn.sigmoid(state @ params["gate"] + params["gate_bias"])
     return gate * state + jax.numpy.tanh(state @ params["weight"] + params["bias"])
 
@@ -110,7 +109,7 @@ def load(name: str, arguments: Arguments) -> tuple[Any, Any, list[Any]]:
 
 
 def count(body: Any, known: set[int] | None) -> int:
-    """Counts equations, those of called functions too; each once if `known`."""
+    """Counts equations, inner functions included; each function once if `known`."""
     total = len(body.equations)
     for eqn in body.equations:
         for inner in inner_bodies(eqn):

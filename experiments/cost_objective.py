@@ -1,12 +1,12 @@
-"""Does it pay to schedule by measured cost in place of the number of batches?
+"""Does it pay to schedule by measured cost instead of the number of batches?
 
 For each workload the costs of its cells are measured (as `edbatch calibrate` does).
-Then the same few schedules of each of some other minibatches are compared twice: once
-the one with the fewest batches is taken, once the one that the costs say is fastest.
-The schedules are those of the zoo's policy, of searches on top of it, one of them for
-cost, and of the heuristics; ties go to the first. Where the two choices differ, both
-are run, side by side. With `--train N` the two choices are those of two policies alone,
-trained on the same N minibatches, once for few batches, once for little cost.
+Then, for each of several other minibatches, two schedules are chosen from the same
+candidates: the one with the fewest batches, and the one with the lowest predicted cost.
+The candidates come from the zoo's policy, from searches on top of it, one of them for
+cost, and from the heuristics; ties go to the first. If the two choices differ, both are
+run alternately. With `--train N` the two choices instead come from two policies trained
+on the same N minibatches, one for few batches and one for low cost.
 In a clone:
 
     python experiments/cost_objective.py
@@ -14,7 +14,7 @@ In a clone:
     python experiments/cost_objective.py --workloads tree-lstm-2type,dag-lstm --train 32
 
 Each workload takes about a minute on two cores, most of it to compile. Keep the machine
-otherwise idle; `error %` says how far predicted times are from measured ones.
+otherwise idle. `error %` is the difference of predicted and measured times.
 """
 
 from collections.abc import Callable
@@ -72,24 +72,24 @@ class Best:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of two choices, by count and by cost, on M minibatches."""
+    """Results of the two choices, by count and by cost, on M minibatches."""
 
     workload: str
     batches: np.ndarray  # [M, 2]
     predicted_ms: np.ndarray  # [M, 2]
-    measured_ms: np.ndarray  # [M, 2, rounds]; alike where the choices are
+    measured_ms: np.ndarray  # [M, 2, rounds]; equal where the choices agree
     error_percent: float
 
     @property
     def differ(self) -> np.ndarray:
-        """Whether the choices do, by what they are predicted to cost."""
+        """Whether the choices differ, judged by their predicted costs."""
         return self.predicted_ms[:, 0] != self.predicted_ms[:, 1]
 
 
 def choices(
     workload: str, arguments: Arguments, costs: CostModel, graphs: list[GraphStructure]
 ) -> list[Policy]:
-    """The policies to compare: by count and by cost; trained if that is asked for."""
+    """Returns the policies to compare, by count and by cost; trained with `--train`."""
     if arguments.train:
         half = len(graphs) // 2
         trained = [
@@ -177,7 +177,7 @@ def line(outcome: Outcome) -> str:
     measured_ms = np.median(outcome.measured_ms, axis=2)
     pairs = (outcome.batches, outcome.predicted_ms, measured_ms)
     means = [each.mean(axis=0) for each in pairs]
-    # Where choices agree there is nothing to compare but noise.
+    # Where the choices agree, times differ by noise only.
     ratios = outcome.measured_ms[differ, 1] / outcome.measured_ms[differ, 0]
     return ROW.format(
         outcome.workload,

@@ -2,18 +2,17 @@
 
 The transition parser decodes sampled sentences, with random parameters, in three ways:
 in waves (`eb.value` in a batched function); sentence by sentence, with each cell
-compiled by itself; and in rounds, as without values on the way: a minibatch scores the
-next transitions of all sentences by running all that led to them again. In a clone, on
-an idle machine:
+compiled separately; and in rounds, as one would without `eb.value`: each round scores
+the next transition of all sentences in one minibatch, which runs all previous
+transitions again. In a clone, on an idle machine:
 
     python experiments/decode_parser.py
     python experiments/decode_parser.py --hidden 64,256 --rounds 5
 
-Milliseconds are the least of several runs. "Small ms" is the time per wave of a model
-whose states have two numbers, so that the device computes next to nothing: recording,
-scheduling, encoding, dispatch and fetching, and the model's own Python. "Host ms" is
-the part of a wave, of the model itself, in which it is scheduled and encoded
-(`Rollout.report`).
+Milliseconds are the minimum of several runs. "Small ms" is the time per wave of a model
+whose states have two numbers, so that the device computes almost nothing: recording,
+scheduling, encoding, dispatch, fetching and the model's own Python. "Host ms" is the
+time per wave, in the full-size model, to schedule and encode it (`Rollout.report`).
 """
 
 from collections.abc import Callable, Sequence
@@ -51,18 +50,18 @@ class Arguments:
 
 @dataclass
 class _Prefix:
-    """A sentence, and the transitions made so far."""
+    """A sentence and the transitions made so far."""
 
     sentence: Any
     transitions: list[int]
 
 
 class _Reached(Exception):
-    """The transitions end here."""
+    """Raised at the end of the transitions of a `_Prefix`."""
 
 
 def score_next(params: Any, prefix: _Prefix) -> Any:
-    """Scores the transition after those made so far, from the start."""
+    """Scores the next transition; repeats all previous ones from the start."""
     made = iter(prefix.transitions)
     last: list[Any] = []
 
@@ -79,7 +78,7 @@ def score_next(params: Any, prefix: _Prefix) -> Any:
 
 
 def parse_in_rounds(batched: Any, params: Any, sentences: Sequence[Any]) -> list[Any]:
-    """Parses by rounds that run everything again; returns the transitions."""
+    """Parses in rounds that repeat previous transitions; returns the transitions."""
     prefixes = [_Prefix(each, []) for each in sentences]
     places = [Configuration(len(each)) for each in sentences]
     left = list(range(len(sentences)))
@@ -97,7 +96,7 @@ def parse_in_rounds(batched: Any, params: Any, sentences: Sequence[Any]) -> list
 
 
 def least_ms(run: Callable[[], Any], rounds: int) -> float:
-    """Returns the least time of several runs, after one that may compile."""
+    """Returns the minimum time of several runs, after one that may compile."""
     times = []
     for _ in range(rounds + 1):
         start = perf_counter()

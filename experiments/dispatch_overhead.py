@@ -1,8 +1,8 @@
-"""What does a call of `eb.jit` cost on the host, beside one of `jax.jit`?
+"""What does a call of `eb.jit` cost on the host, compared with one of `jax.jit`?
 
-A function of parameters and a plan that computes next to nothing is called again and
-again, with more and more arrays of parameters; the least mean of several rounds counts.
-In a clone:
+Calls a function of parameters and a plan that computes almost nothing repeatedly, with
+increasing numbers of parameter arrays. Times are the minimum over rounds of the mean of
+a round. In a clone:
 
     python experiments/dispatch_overhead.py
 
@@ -41,7 +41,7 @@ def microseconds(run: Callable[[], Any], calls: int) -> float:
 
 
 def measure(count: int, own: Arguments) -> tuple[float, float]:
-    """Times both for a number of arrays, in turns."""
+    """Times both functions alternately, with `count` parameter arrays."""
     double = eb.cell(lambda params, x: 2 * x)
     batched = eb.batch(lambda params, x: double(params, x), params={})
     plan = jax.device_put(batched.plan([1.0, 2.0]))

@@ -1,7 +1,7 @@
-"""Losses, and models run on data sets to judge them: what the training scripts share.
+"""Losses and evaluation of models on data sets, shared by the training scripts.
 
-The scripts beside this file train with `training.py`, and say with this one how good
-what they trained is.
+The scripts in this folder train with `training.py` and evaluate the trained models with
+this module.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,13 +14,13 @@ from jax import Array
 
 import edbatch as eb
 
-# Few widths, and room to grow: the program of a gradient takes long to compile.
+# Few widths and some headroom, because the program of a gradient compiles slowly.
 SIZES = eb.Sizes(widths=(8, 32, 128), headroom=2.0)
 
 
 @eb.cell
 def judge_label(logits: Array, label: Array) -> dict[str, Array]:
-    """Gives the cross-entropy of a label, and 1 where it is the likeliest, else 0."""
+    """Returns a label's cross-entropy, and whether it is the likeliest, as 1 or 0."""
     return {
         "loss": -jax.nn.log_softmax(logits)[label],
         "right": (jnp.argmax(logits) == label).astype(jnp.float32),
@@ -34,7 +34,7 @@ def mean_loss(judged: eb.Ragged) -> Array:
 
 
 def loss_of_labels(batched: eb.Batched) -> Callable[[Any, eb.Plan, None], Array]:
-    """Makes the loss to minimise of a model whose results `judge_label` gives."""
+    """Makes the loss function of a model that returns results of `judge_label`."""
 
     def loss(params: Any, plan: eb.Plan, _: None) -> Array:
         return mean_loss(batched.apply(params, plan))
@@ -43,14 +43,14 @@ def loss_of_labels(batched: eb.Batched) -> Callable[[Any, eb.Plan, None], Array]
 
 
 def set_apart(count: int, seed: int) -> tuple[list[int], list[int]]:
-    """Sets a tenth of instances apart, at least one.
+    """Sets a tenth of the instances apart, at least one.
 
     Args:
-        count: How many instances there are.
-        seed: Decides which.
+        count: Number of instances.
+        seed: Seed of the random choice.
 
     Returns:
-        The numbers of the others, and of those set apart.
+        The indices of the other instances, and of those set apart.
     """
     order = np.random.default_rng(seed).permutation(count).tolist()
     held_out = max(1, count // 10)
@@ -60,7 +60,7 @@ def set_apart(count: int, seed: int) -> tuple[list[int], list[int]]:
 def run_all(
     batched: eb.Batched, recordings: Sequence[Any], batch_size: int
 ) -> Callable[[Any], list[tuple[np.ndarray, Any]]]:
-    """Makes a function that runs a model on a data set, in its order.
+    """Makes a function that runs a model on a data set, in the order of the data.
 
     Args:
         batched: The batched model.
@@ -68,8 +68,8 @@ def run_all(
         batch_size: Instances per minibatch.
 
     Returns:
-        A function of parameters that gives, per minibatch, its instances and the
-        results, as NumPy arrays.
+        A function of parameters that returns, for each minibatch, the indices of its
+        instances and their results, as NumPy arrays.
     """
     size = min(batch_size, len(recordings))
     loader = eb.Loader(batched, recordings, size, shuffle=False)
@@ -85,16 +85,16 @@ def run_all(
 def make_decoder(
     batched: eb.Batched, names: Sequence[str], batch_size: int
 ) -> Callable[[Any, Iterable[Any]], list[tuple[np.ndarray, ...]]]:
-    """Makes a function that decodes instances, by a model that asks for values.
+    """Makes a function that decodes instances with a model that reads values.
 
     Args:
-        batched: The batched model, which returns lists by name.
-        names: Those of the lists that are wanted.
+        batched: The batched model, which returns a dict of lists.
+        names: The names of the lists to return.
         batch_size: Instances per minibatch.
 
     Returns:
-        A function of parameters and instances that gives, for each instance, its lists
-        as arrays, in the order of the names.
+        A function of parameters and instances that returns, for each instance, its
+        lists as arrays, in the order of ``names``.
     """
 
     def decode(params: Any, instances: Iterable[Any]) -> list[tuple[np.ndarray, ...]]:

@@ -1,4 +1,4 @@
-"""One model under faults: the server's process, and what is done to it."""
+"""The fault test of one model: starts the server's process and runs trials on it."""
 
 import multiprocessing
 import socket
@@ -20,9 +20,9 @@ from load_bench import percentiles
 from arguments import option
 
 _PART = 4096  # requests that are drawn at once
-_PATIENCE_S = 0.05  # the mean, of clients that give up
+_PATIENCE_S = 0.05  # mean time until a client gives up
 _DRAIN_S = 120.0
-_WARM_UP_S = 1800.0  # until a server is ready, at most
+_WARM_UP_S = 1800.0  # maximum time until a server is ready
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class Arguments:
 
 
 class MemoryLog:
-    """Notes the resident memory of a process, in a thread.
+    """Samples the resident memory of a process, in a thread.
 
     Args:
-        every_s: Seconds between two notes.
-        pid: The process; default: this one.
+        every_s: Seconds between two samples.
+        pid: The process; by default this process.
 
     Attributes:
-        rss_bytes: The notes.
+        rss_bytes: The samples.
     """
 
     def __init__(self, every_s: float, pid: int | None = None) -> None:
@@ -69,12 +69,12 @@ class MemoryLog:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread."""
+        """Stops the thread."""
         self._stop.set()
         self._thread.join()
 
     def growth_percent(self) -> float:
-        """By how much the last quarter's median is above the second quarter's."""
+        """Returns the growth of the median from the second to the last quarter."""
         notes = np.array(self.rss_bytes, float)
         quarters = np.array_split(notes, 4)
         if len(notes) < 8:
@@ -88,10 +88,10 @@ class MemoryLog:
 
 
 def resident_bytes(pid: int | None = None) -> int:
-    """Returns a process's resident memory; 0 where Linux does not say so.
+    """Returns a process's resident memory; 0 if `/proc` does not report it.
 
     Args:
-        pid: The process; default: this one.
+        pid: The process; by default this process.
     """
     status = Path(f"/proc/{pid or 'self'}/status")
     if not status.exists():
@@ -101,7 +101,7 @@ def resident_bytes(pid: int | None = None) -> int:
 
 
 class Bench:
-    """The process that serves one model, and the runs that are made against it.
+    """The process that serves one model, and the runs against it.
 
     Args:
         workload: The workload's name.
@@ -142,7 +142,7 @@ class Bench:
             self._process.terminate()
 
     def _receive(self, limit_s: float) -> Any:
-        """Waits for what the process says, as long as it lives."""
+        """Waits for a message of the process, as long as the process lives."""
         end = time.monotonic() + limit_s
         while not self._control.poll(0.2):
             if not self._process.is_alive() or time.monotonic() > end:
@@ -153,7 +153,7 @@ class Bench:
         return self._control.recv()
 
     def _start(self) -> tuple[Clients, socket.socket]:
-        """Lets a server start, and connects to it."""
+        """Starts a server and connects to it."""
         self._control.send("start")
         address = self._receive(60)
         connection = socket.create_connection(self._ready["address"])
@@ -164,14 +164,14 @@ class Bench:
         return clients, connection
 
     def _end(self, connection: socket.socket) -> dict[str, Any]:
-        """Hangs up; returns what the server's process says about the run."""
+        """Hangs up; returns the server process's facts about the run."""
         connection.close()
         self._control.send("end")
         facts: dict[str, Any] = self._receive(120)
         return facts
 
     def capacity(self) -> float:
-        """Measures requests per second, of all kinds, while as many run as may."""
+        """Measures requests per second, of all kinds, with the server always full."""
         own = self._own
         clients, connection = self._start()
         outstanding, draw = 2 * own.max_in_flight, self._draw(1.0)
@@ -197,17 +197,17 @@ class Bench:
 
         Args:
             rate: Requests per second.
-            minutes: For how long.
+            minutes: Length of the trial.
 
         Returns:
-            What came of it, for JSON.
+            The results, for JSON.
         """
         own = self._own
         clients, connection = self._start()
         memory = MemoryLog(min(1.0, 0.6 * minutes), self._process.pid)
         traced = []
-        # After the first part no object is new for good, unless a crowd is larger than
-        # those before, which is one or another part's.
+        # After the first part no new object stays alive, except when more requests are
+        # in flight than ever before, which may happen in any part.
         parts = 4 if own.traced else 1
         for _ in range(parts):
             clients.run(self._draw(rate), 60 * minutes / parts, own.swap_s)
@@ -215,7 +215,7 @@ class Bench:
                 clients.receive(clients.all_ended, _DRAIN_S)
                 traced.append(self._ask("traced", clients))
         clients.receive(clients.none_hangs_up, _DRAIN_S)
-        # A request that is on the wire when the server is drained would be refused.
+        # A request on the wire while the server is drained would be refused.
         end = time.monotonic() + _DRAIN_S
         while self._ask("handled", clients) < clients.messages:
             if time.monotonic() > end:
@@ -257,13 +257,13 @@ class Bench:
         }
 
     def _ask(self, what: Any, clients: Clients) -> Any:
-        """Asks the process for something, and takes answers meanwhile."""
+        """Asks the process for something; receives answers of requests meanwhile."""
         self._control.send(what)
         clients.receive(self._control.poll, 2 * _DRAIN_S)
         return self._receive(1.0)
 
     def _draw(self, rate: float) -> Draw:
-        """Draws requests: kind, instance, seconds until it comes, and its patience."""
+        """Draws requests: kind, instance, seconds until it is sent, and patience."""
         rng, count = self._rng, self._own.instances
         while True:
             yield from zip(

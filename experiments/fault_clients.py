@@ -1,6 +1,6 @@
-"""Clients of a test of faults: they send, cancel and hang up, and check answers.
+"""Clients of the fault test: they send, cancel, hang up and check answers.
 
-They are in a process of their own, so that they take no lock from the server.
+They run in a separate process, so that they do not compete for the server's locks.
 """
 
 import gc
@@ -33,29 +33,29 @@ from faulty_requests import (
 from load_models import same_answer
 from load_wire import FAILED, Answer, Reader
 
-# Types of exceptions that a fault may end with.
+# Types of exceptions that each fault may end with.
 _ENDS = {
     POISONED: ("PoisonedError", "RecordingError"),
     OVERSIZED: ("RecordingError",),
     LATE: ("DeadlineError",),
 }
 _MAY_BE_ANSWERED = (GOOD, CANCELLED, LATE, HUNG_UP)
-_GLANCE_S = 0.02  # between two looks at whether to end
+_GLANCE_S = 0.02  # between two checks of a condition to stop
 
 Draw = Iterator[tuple[str, int, float, float]]
 
 
 @dataclass
 class Outcomes:
-    """What became of requests.
+    """The outcomes of requests.
 
     Attributes:
-        sent: By kind.
-        ended: By kind and end: "answered", "failed as it should", "cancelled",
-            "refused", and what should not be, "wrong answer", "failed otherwise".
-        latency_s: Of good requests that were answered rightly.
-        late_sends_s: How much later than intended requests went out.
-        problems: The first texts of what should not be.
+        sent: Number of requests sent, by kind.
+        ended: Number of requests by kind and end: "answered", "failed as it should",
+            "cancelled", "refused"; and the bad ends "wrong answer", "failed otherwise".
+        latency_s: Latencies of good requests with right answers.
+        late_sends_s: How much later than intended requests were sent.
+        problems: Descriptions of the first bad ends.
     """
 
     sent: Counter[str] = field(default_factory=Counter)
@@ -66,24 +66,24 @@ class Outcomes:
 
     @property
     def lost(self) -> int:
-        """Requests that nothing is known of."""
+        """Number of requests without any outcome."""
         return sum(self.sent.values()) - sum(self.ended.values())
 
     def count(self, end: str) -> int:
-        """How many ended so, of all kinds."""
+        """Counts the requests of all kinds with this end."""
         return sum(n for (_, each), n in self.ended.items() if each == end)
 
 
 @dataclass(eq=False)
 class Sent:
-    """A request on its way.
+    """A request in flight.
 
     Attributes:
-        kind: What is to become of it.
-        instance: Number of its instance.
-        intended: When it was to be sent.
-        swaps: How many sets of parameters had come into force then, at least.
-        own: The connection of its own, if it has one.
+        kind: The kind of request, one of `KINDS`.
+        instance: Index of its instance.
+        intended: Intended time of sending.
+        swaps: Minimum number of parameter swaps in effect when it was sent.
+        own: Its separate connection, if it has one.
     """
 
     kind: str
@@ -97,10 +97,10 @@ class Clients:
     """All clients of a server, in the caller's thread.
 
     Args:
-        connection: The connection for requests whose clients wait.
-        address: Where those that hang up connect.
+        connection: The connection of the clients that wait for answers.
+        address: Address for the connections of clients that hang up.
         expected: The answers of the unbatched model, for each set of parameters.
-        asks: Whether the model asks for values, so that answers are numbers.
+        asks: Whether the model reads values, so that answers are Python numbers.
     """
 
     def __init__(
@@ -112,28 +112,28 @@ class Clients:
         asks: bool,
     ) -> None:
         self.outcomes = Outcomes()
-        self.swaps = 0  # sets of parameters take turns; the first is current
+        self.swaps = 0  # parameter sets alternate; the first is current
         self._connection, self._address = connection, address
         self._expected, self._asks = expected, asks
-        self.messages = 0  # over the connection that clients share
+        self.messages = 0  # sent over the shared connection
         self._number = 0
         self._sent: dict[int, Sent] = {}
-        self._timers: list[tuple[float, int]] = []  # when patience is at its end
+        self._timers: list[tuple[float, int]] = []  # end of patience, request number
         self._selector = selectors.DefaultSelector()
         reader = Reader(connection)
         self._selector.register(connection, selectors.EVENT_READ, reader)
 
     def run(self, draw: Draw, seconds: float, swap_s: float) -> None:
-        """Sends requests at their times, and takes answers.
+        """Sends requests at their times and receives answers.
 
         Args:
-            draw: Kind, instance, seconds until it comes, and patience of requests.
-            seconds: For how long.
+            draw: Requests: kind, instance, seconds until it is sent, and patience.
+            seconds: Length of the run.
             swap_s: Seconds between two swaps of the parameters.
         """
         due = time.monotonic()
         end, swap_at = due + seconds, due + swap_s
-        gc.disable()  # as of any client, a pause would be the server's
+        gc.disable()  # a pause here would count as latency of the server
         try:
             for kind, instance, wait, patience_s in draw:
                 due += wait
@@ -158,14 +158,14 @@ class Clients:
         self._selector.close()
 
     def receive(self, until: Callable[[], bool], limit_s: float) -> bool:
-        """Takes answers until something holds, but not longer than a limit.
+        """Receives answers until a condition holds, but not longer than a limit.
 
         Args:
-            until: What is to hold.
+            until: The condition.
             limit_s: The limit, in seconds.
 
         Returns:
-            Whether it holds.
+            Whether the condition holds.
         """
         end = time.monotonic() + limit_s
         while not until():
@@ -176,25 +176,25 @@ class Clients:
 
     @property
     def on_their_way(self) -> int:
-        """How many requests have not ended."""
+        """Number of requests that have not ended."""
         return len(self._sent)
 
     def all_ended(self) -> bool:
-        """Whether there is no request on its way."""
+        """Whether no request is in flight."""
         return not self._sent
 
     def none_hangs_up(self) -> bool:
-        """Whether there is no connection of a client that will hang up."""
+        """Whether no client that will hang up is connected."""
         return all(each.own is None for each in self._sent.values())
 
     def send(self, kind: str, instance: int, due: float, patience_s: float) -> None:
         """Sends a request.
 
         Args:
-            kind: What is to become of it.
-            instance: Number of its instance.
-            due: When it was to be sent, by `time.monotonic`.
-            patience_s: After which it is cancelled, or its client hangs up.
+            kind: The kind of request, one of `KINDS`.
+            instance: Index of its instance.
+            due: Intended time of sending, by `time.monotonic`.
+            patience_s: Seconds after which it is cancelled, or its client hangs up.
         """
         number, self._number = self._number, self._number + 1
         sent = self._sent[number] = Sent(kind, instance, due, self.swaps)
@@ -202,7 +202,7 @@ class Clients:
         message = FAULT.pack(number, KINDS.index(kind), instance)
         if kind == HUNG_UP:
             sent.own = socket.create_connection(self._address)
-            # It may overtake the swap that was sent last, over another connection.
+            # It may overtake the latest swap, which was sent over another connection.
             sent.swaps = max(0, self.swaps - 1)
             sent.own.sendall(message)
             self._selector.register(sent.own, selectors.EVENT_READ, Reader(sent.own))
@@ -222,7 +222,7 @@ class Clients:
         self.messages += 1
 
     def _turn(self, wait_s: float) -> None:
-        """Waits for answers, but not beyond the next timer, and does what is due."""
+        """Waits for answers, at most until the next timer, and handles due timers."""
         if self._timers:
             wait_s = min(wait_s, self._timers[0][0] - time.monotonic())
         for key, _ in self._selector.select(max(0.0, wait_s)):
@@ -236,7 +236,7 @@ class Clients:
             self._lose_patience(number)
 
     def _lose_patience(self, number: int) -> None:
-        """Cancels a request, or hangs up, unless it has ended."""
+        """Cancels a request or hangs up, unless the request has ended."""
         sent = self._sent.get(number)
         if sent is None:
             return
@@ -253,7 +253,7 @@ class Clients:
         sent.own.close()
 
     def _end(self, answer: Answer, now: float) -> None:
-        """Notes how a request has ended."""
+        """Records the end of a request."""
         sent = self._sent.pop(answer.number)
         if sent.own is not None:
             self._hang_up(sent)
@@ -263,14 +263,14 @@ class Clients:
             self.outcomes.latency_s.append(now - sent.intended)
 
     def end_of(self, sent: Sent, answer: Answer) -> str:
-        """Says how a request has ended, and whether that is right.
+        """Classifies the end of a request, and notes a bad one.
 
         Args:
             sent: The request.
-            answer: What came.
+            answer: Its answer.
 
         Returns:
-            The end, one of those of `Outcomes`.
+            The end, as in `Outcomes.ended`.
         """
         if answer.status == REFUSED:
             return "refused"
@@ -294,7 +294,7 @@ class Clients:
             self.outcomes.problems.append(f"{sent.kind}, {sent.instance}: {text}")
 
     def _is_right(self, sent: Sent, found: bytes) -> bool:
-        """Whether it is the answer under parameters that were current meanwhile."""
+        """Whether an answer is right for parameters current during the request."""
         sets = len(self._expected)
         current = {k % sets for k in range(sent.swaps, self.swaps + 1)}
         return any(

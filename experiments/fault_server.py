@@ -1,8 +1,8 @@
-"""The process of a test of faults in which the server runs.
+"""The server's process in the fault test.
 
-Requests come over one TCP connection on the loopback address (`fault_wire.py`), and
-those whose clients hang up over connections of their own, which an event loop serves.
-The test's process says over a pipe when a server starts, drains and ends.
+Requests arrive over one TCP connection on the loopback address (`fault_wire.py`).
+Requests whose clients hang up arrive over separate connections, served by an event
+loop. The test's process says over a pipe when a server starts, drains and ends.
 """
 
 import asyncio
@@ -37,24 +37,24 @@ from load_wire import ANSWERED, FAILED, Answer, Reader, pack_answer
 import edbatch as eb
 from edbatch.graph.context import jitted_cells
 
-_SWITCH_S = 2e-4  # threads take turns, as in `edbatch serve`
-_PASSES = 6  # of warm-up, at most
+_SWITCH_S = 2e-4  # switch interval of threads, as in `edbatch serve`
+_PASSES = 6  # maximum number of warm-up passes
 _OVERSIZED = 8  # different requests that are too large
-_SETTLE_S, _PAUSE_S = 60.0, 0.2  # until nothing runs, at most, and between two looks
+_SETTLE_S, _PAUSE_S = 60.0, 0.2  # maximum time until nothing runs; between two checks
 
 
 @dataclass(frozen=True)
 class FaultSettings:
-    """What is served, and how.
+    """Settings of the server's process.
 
     Attributes:
         workload: The workload's name.
         hidden: Length of the model's states.
-        instances: How many different requests there are.
+        instances: Number of different requests.
         data: The folder of public data, or None.
-        max_in_flight: Of `edbatch.Server`.
-        max_nodes: Of `edbatch.Server`.
-        deadline_ms: Of requests that have a deadline.
+        max_in_flight: Option of `edbatch.Server`.
+        max_nodes: Option of `edbatch.Server`.
+        deadline_ms: Deadline of requests that have one.
         traced: Whether Python's memory is traced.
         seed: Seed of parameters and instances.
     """
@@ -71,16 +71,16 @@ class FaultSettings:
 
 
 class Doors:
-    """A server, and what clients reach it by, from their connection to its end.
+    """The entrances to a server: passes the messages of connections on to it.
 
     Args:
         server: The server.
         served: The model.
-        params: The sets of parameters that take turns.
-        deadline_ms: Of requests that have a deadline.
+        params: The sets of parameters, which alternate.
+        deadline_ms: Deadline of requests that have one.
 
     Attributes:
-        handled: Messages read from the connection that `serve` serves.
+        handled: Number of messages that `serve` has read from its connection.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Doors:
     ) -> None:
         self.server, self._served = server, served
         self._params, self._deadline_ms = params, deadline_ms
-        # Beforehand: to make one takes as long as to serve many good ones.
+        # Made in advance: making one takes as long as serving many good requests.
         few = served.instances[:_OVERSIZED]
         self._oversized = [oversized(each) for each in few]
         self.handled = 0
@@ -97,7 +97,7 @@ class Doors:
         self._futures: dict[int, Future[Any]] = {}  # of requests to be cancelled
 
     def serve(self, connection: socket.socket) -> None:
-        """Does what comes over a connection, until that is closed."""
+        """Handles the messages of a connection until it is closed."""
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         reader = Reader(connection, FAULT)
         while (requests := reader.requests()) is not None:
@@ -129,7 +129,7 @@ class Doors:
         future.add_done_callback(partial(self._ended, connection, number))
 
     def request(self, kind: str, number: int, instance: int) -> Faulty:
-        """Makes a request, with what is wrong with it."""
+        """Makes a request of a kind, with its fault."""
         if kind == OVERSIZED:
             return self._oversized[instance % len(self._oversized)]
         content = self._served.instances[instance]
@@ -146,13 +146,13 @@ class Doors:
         self._send(connection, found)
 
     def _send(self, connection: socket.socket, answer: Answer) -> None:
-        with suppress(OSError), self._sending:  # if nobody waits for it any more
+        with suppress(OSError), self._sending:  # OSError: the client has hung up
             connection.sendall(pack_answer(answer))
 
     async def serve_one(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Answers one request over a connection, unless its client hangs up first."""
+        """Answers one request of a connection, unless its client hangs up first."""
         ended = ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError
         with suppress(*ended):
             number, action, instance = FAULT.unpack(
@@ -174,7 +174,7 @@ class Doors:
 
 
 def answer_of(number: int, found: Any) -> Answer:
-    """Returns what goes over the wire for what a future holds."""
+    """Makes the answer to send for a future's result or exception."""
     if isinstance(found, BaseException):
         status = REFUSED if isinstance(found, eb.ServerFullError) else FAILED
         return Answer(number, status, 0.0, failure_content(found))
@@ -185,7 +185,7 @@ class HangUps:
     """An event loop in a thread, for connections of clients that hang up.
 
     Attributes:
-        address: Where it listens.
+        address: The address on which it listens.
     """
 
     def __init__(self, doors: Doors) -> None:
@@ -198,7 +198,7 @@ class HangUps:
         self.address = self._listener.sockets[0].getsockname()
 
     def close(self) -> None:
-        """Ends the thread."""
+        """Stops the thread."""
         closing = self._end()
         asyncio.run_coroutine_threadsafe(closing, self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -218,7 +218,7 @@ class Trial:
     """The model, its sets of parameters and answers, and its servers.
 
     Args:
-        settings: What is served.
+        settings: The settings.
     """
 
     def __init__(self, settings: FaultSettings) -> None:
@@ -232,7 +232,7 @@ class Trial:
         self._batched = eb.batch(faulty(self._served))
 
     def facts(self) -> dict[str, Any]:
-        """Returns what the test's process has to know."""
+        """Returns the facts that the test's process needs."""
         return {
             "expected": [self._alone(each) for each in self._params],
             "asks": self._served.asks,
@@ -240,7 +240,7 @@ class Trial:
         }
 
     def _alone(self, params: Any) -> list[bytes]:
-        """The answers of the unbatched model."""
+        """Returns the answers of the unbatched model."""
         with jitted_cells():
             return [
                 encode_answer(self._served.model(params, each))
@@ -248,7 +248,7 @@ class Trial:
             ]
 
     def warm_up(self) -> None:
-        """Compiles all, and lets a server meet all that comes until it is settled."""
+        """Compiles all programs: runs all kinds of requests until nothing compiles."""
         with self.server() as server:
             server.warm_up([Faulty(each) for each in self._served.instances])
             self._settle(server)
@@ -267,7 +267,7 @@ class Trial:
         )
 
     def doors(self, server: eb.Server) -> Doors:
-        """Returns what clients reach a server by."""
+        """Returns the entrances to a server."""
         deadline_ms = self._settings.deadline_ms
         return Doors(server, self._served, self._params, deadline_ms)
 
@@ -288,10 +288,10 @@ class Trial:
 
 
 def traced_bytes(server: eb.Server) -> int:
-    """What Python's objects take, where that is traced, once nothing runs any more.
+    """Returns the traced bytes of Python's objects, once no more requests run.
 
-    A request whose client hung up may run on after the last answer, and what it leaves
-    goes a moment after its end.
+    A request whose client hung up may still run after the last answer, and its objects
+    are freed a moment after its end.
     """
     end = time.monotonic() + _SETTLE_S
     while (stats := server.stats()).waiting or stats.in_flight:
@@ -311,13 +311,13 @@ def _traced_bytes() -> int:
 
 
 def main(settings: FaultSettings, control: Connection) -> None:
-    """Does what the other end of a pipe asks for, until it sends None.
+    """Handles the commands of a pipe until None is received.
 
     Args:
-        settings: What is served.
-        control: The pipe. Once all is warm it is sent a dict of facts; then, per run,
-            the address for clients that hang up, what is asked for, and a dict of facts
-            about the run.
+        settings: The settings.
+        control: The pipe. After the warm-up a dict of facts is sent; then, for each
+            run, the address for clients that hang up, answers to commands, and a dict
+            of facts about the run.
     """
     sys.setswitchinterval(_SWITCH_S)
     with eb.use_tiers("fine"), socket.create_server(("127.0.0.1", 0)) as door:
@@ -332,7 +332,7 @@ def main(settings: FaultSettings, control: Connection) -> None:
 def _run(
     trial: Trial, door: socket.socket, control: Connection, is_traced: bool
 ) -> None:
-    """Starts a server, and serves one connection and others that hang up."""
+    """Starts a server; serves one connection and those of clients that hang up."""
     compiled, server = len(eb.compile_report()), trial.server()
     doors = trial.doors(server)
     hang_ups = HangUps(doors)

@@ -1,4 +1,4 @@
-"""Requests that go wrong, among those that do not: what a test of faults sends."""
+"""Faulty requests of the fault test, and how they are mixed with good ones."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,26 +9,27 @@ from load_models import ServedModel
 
 from edbatch.data import ParsedSentence, SentencePair, Tree
 
-# What becomes of a request, besides good ones.
+# The kinds of requests.
 GOOD, POISONED, CANCELLED, OVERSIZED, LATE, HUNG_UP = (
     *("good", "poisoned", "cancelled", "oversized", "deadline"),
     "hung up",
 )
-_UNFIT = 2**40  # a word that no int32 holds
+_UNFIT = 2**40  # a word that does not fit into int32
 _LONG = 1500  # words
 
 
 class PoisonedError(Exception):
-    """What the model raises for a poisoned request."""
+    """Raised by the model for a poisoned request."""
 
 
 @dataclass(frozen=True)
 class Faulty:
-    """An instance, and what is wrong with it.
+    """An instance and its fault.
 
     Attributes:
         instance: The instance.
-        fails: ``"at once"``, before a cell is called; ``"late"``, after all; or "".
+        fails: When the model raises: ``"at once"``, before any cell is called;
+            ``"late"``, after all cells; or "" for never.
     """
 
     instance: Any
@@ -36,7 +37,7 @@ class Faulty:
 
 
 def with_faults(served: ServedModel) -> Callable[[Any, Faulty], Any]:
-    """Returns the model as a function of instances of which some are poisoned."""
+    """Returns the model as a function of instances, some of which are poisoned."""
 
     def run(params: Any, request: Faulty) -> Any:
         if request.fails == "at once":
@@ -50,15 +51,15 @@ def with_faults(served: ServedModel) -> Callable[[Any, Faulty], Any]:
 
 
 def poisoned(instance: Any, number: int) -> Faulty:
-    """Poisons an instance, in one of three ways, by turns.
+    """Poisons an instance in one of three ways, chosen by `number`.
 
     Args:
         instance: The instance.
-        number: Which turn.
+        number: Number modulo 3 chooses the way.
 
     Returns:
-        One that makes the model raise at once or late, or that has a word that does not
-        fit its dtype.
+        An instance that makes the model raise at once or late, or that has a word that
+        does not fit its dtype.
     """
     if number % 3 == 2:
         return Faulty(_with_words(instance, lambda words: (_UNFIT, *words[1:])))
@@ -66,7 +67,7 @@ def poisoned(instance: Any, number: int) -> Faulty:
 
 
 def oversized(instance: Any) -> Faulty:
-    """Makes an instance as long as no client should send one."""
+    """Makes an instance that is much too long."""
     if isinstance(instance, Tree):
         words = [*instance.words()]
         tree = Tree(word=words[0])
@@ -101,15 +102,15 @@ def _with_words(
 
 
 def draw_kinds(rng: np.random.Generator, count: int, percent: float) -> np.ndarray:
-    """Draws what becomes of requests.
+    """Draws the kinds of requests.
 
     Args:
         rng: The random generator.
-        count: How many.
-        percent: Of each fault.
+        count: Number of requests.
+        percent: Percentage of each fault.
 
     Returns:
-        Their kinds, ``[count]``, of strings.
+        The kinds, ``[count]``, strings.
     """
     faults = [POISONED, CANCELLED, OVERSIZED, LATE, HUNG_UP]
     shares = [0.01 * percent] * len(faults)

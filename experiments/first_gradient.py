@@ -1,16 +1,16 @@
 """How long does a new model wait for its first gradient?
 
-A process of its own for each model measures the time from the instances to the gradient
-of all outputs: recording, planning, tracing, lowering, compiling and running; and then
-a step of the coarse and of the fine program, and how long the fine one took to compile
-in the background. Imports, parameters and, with ``--warm-up-host``, Numba's kernels are
-left out. In a clone, on an idle machine:
+For each model, a separate process measures the time from the instances to the gradient
+of all outputs: recording, planning, tracing, lowering, compiling and running. Then it
+measures a step of the coarse and of the fine program, and how long the fine program
+took to compile in the background. Imports, parameters and, with ``--warm-up-host``,
+Numba's kernels are excluded. In a clone, on an idle machine:
 
     python experiments/first_gradient.py
     python experiments/first_gradient.py --models tree-lstm --cache programs
 
-With a folder for compiled programs the second run is that of a second process.
-``message-passing`` is the network of the tests, of 17 types. With ``--eager`` the
+With a folder for compiled programs, a second run shows the time of a second process.
+``message-passing`` is the network of the tests, with 17 types. With ``--eager`` the
 gradient is `jax.grad` outside of a compiled function, which runs two programs.
 """
 
@@ -54,7 +54,7 @@ class Arguments:
 
 
 def load(name: str, arguments: Arguments) -> tuple[Any, Any, list[Any], int]:
-    """Returns a model, its parameters, twice the instances, and the hidden size."""
+    """Returns a model, parameters, two minibatches of instances and the hidden size."""
     rng = np.random.default_rng(0)
     count = 2 * arguments.batch_size
     if name == MESSAGE_PASSING:
@@ -91,7 +91,7 @@ def measure(name: str, arguments: Arguments) -> str:
     first = time.perf_counter() - start
     coarse = milliseconds(lambda: gradient(params, plan), 2)
     start = time.perf_counter()
-    for _ in range(2 if arguments.eager else 1):  # asks for the fine program of a pass
+    for _ in range(2 if arguments.eager else 1):  # requests one pass's fine program
         jax.block_until_ready(gradient(params, plan))
         eb.wait_for_compilations()
     waited = time.perf_counter() - start

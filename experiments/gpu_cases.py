@@ -1,4 +1,4 @@
-"""Cases of `gpu_counts`: passes of models, as on a host that has a GPU."""
+"""Cases of `gpu_counts`: passes of models, planned as on a host with a GPU."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,10 +26,10 @@ class Case:
     Attributes:
         run: The function.
         arguments: Its arguments.
-        expected: Leaves of its result by another program, on the CPU.
-        program: What it is compiled for.
-        chunks: Chunks that run.
-        donated: Which arguments are donated.
+        expected: Leaves of its result, computed by another program on the CPU.
+        program: The program's shape.
+        chunks: Number of chunks that run.
+        donated: Positions of the donated arguments.
     """
 
     run: Callable[..., Any]
@@ -44,9 +44,8 @@ def make_case(name: str, way: str, hidden: int, count: int) -> Case:
     """Makes a case.
 
     Args:
-        name: A ready workload, ``"twenty-types"`` or ``"parser"``, which asks for
-            values.
-        way: ``"forward"``, ``"gradient"`` or ``"wave"``, the first one of a minibatch.
+        name: A ready workload, ``"twenty-types"``, or ``"parser"``, which reads values.
+        way: ``"forward"``, ``"gradient"``, or ``"wave"`` for a minibatch's first wave.
         hidden: Length of the model's states.
         count: Instances of the minibatch.
 
@@ -76,7 +75,7 @@ def _first_wave(batched: Any, params: Any, instances: list[Any]) -> Case:
     shape, program = wave.shape, wave.shape.program
     last = shape.length + shape.steps * len(program.loops)
     chunks = int(wave.integers[shape.length : last].sum())
-    # The same wave by a program of loops.
+    # The same wave, run by a program of loops.
     other = program.with_options(target=replace(GPU, control="loops"))
     looped = replace(wave, shape=replace(shape, program=replace(other, chunks=0)))
     expected = jax.tree.leaves(jax.jit(run_wave)(packed, arenas, looped, key))
@@ -84,8 +83,8 @@ def _first_wave(batched: Any, params: Any, instances: list[Any]) -> Case:
 
 
 def _cell(number: int) -> Any:
-    """Makes one of twenty cells, no two of which have the same equations."""
-    share = number / 20  # states stay near 1 however many cells follow
+    """Makes one of twenty cells, all with different equations."""
+    share = number / 20  # keeps states near 1, however many cells follow
 
     def unary(params: Any, state: Any) -> Any:
         return jnp.tanh(state @ params["weight"] + share)
@@ -103,7 +102,7 @@ _CELLS = [_cell(number) for number in range(20)]
 
 
 def twenty_types(params: Any, instance: Any) -> Any:
-    """Runs cells by their numbers; those of odd numbers join the last two states."""
+    """Runs cells chosen by number; odd-numbered cells join the last two states."""
     numbers, first = instance
     before = state = _CELLS[0](params[0], first)
     for number in numbers:

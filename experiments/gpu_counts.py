@@ -1,9 +1,9 @@
-"""Kernels, copies and round trips of a minibatch on a GPU, counted without one.
+"""Counts a minibatch's kernels, copies and round trips on a GPU, without having a GPU.
 
 Compiles the program of a minibatch for an H200 or A100 (see `gpu_module`) and counts,
-for that minibatch: kernels per chunk, copies of arenas, the conditions that are asked
-for, and *host round trips*, the conditions that the host waits for. Seconds are CPU
-seconds of XLA without ptxas; autotuning is off. Needs the extra ``gpu-aot``:
+for that minibatch: kernels per chunk, copies of arenas, evaluated conditions, and *host
+round trips*, which are the conditions that the host waits for. Seconds are CPU seconds
+of XLA without ptxas; autotuning is off. Needs the extra ``gpu-aot``:
 
     pip install -e ".[gpu-aot]"
     python experiments/gpu_counts.py
@@ -27,7 +27,7 @@ import gpu_module
 from arguments import option, parse_arguments
 from loop_counts import run_counted
 
-# Of the largest entry; as the tests of gradients allow.
+# Maximum error relative to the largest entry, as in the tests of gradients.
 _MOST_ERROR = 1e-2
 
 
@@ -55,18 +55,19 @@ class Counts:
         device: The device.
         model: The model.
         way: ``"forward"``, ``"gradient"`` or ``"wave"``.
-        loops: Loops of the program: a type, width and set of slices each.
+        loops: Loops of the program, each for a type, width and set of slices.
         chunks: Chunks of the minibatch.
-        whiles: While loops in what XLA compiled.
-        conditionals: Conditionals.
-        kernels_per_chunk: Kernels that run, all of the minibatch's, per chunk.
-        copies_per_chunk: Copies that run, most of them of scalars, per chunk.
-        arena_copies: Copies of a whole arena inside loops; of donated ones anywhere.
-        conditions: Conditions and indices that are asked for.
-        round_trips: Those that the host waits for.
-        launches: What the host launches.
-        cleared_mib: Arrays that are filled with a constant in each call, MiB.
-        temporary_mib: Memory beside arguments and results, MiB.
+        whiles: While loops in the compiled module.
+        conditionals: Conditionals in the compiled module.
+        kernels_per_chunk: Kernels that the minibatch runs, divided by its chunks.
+        copies_per_chunk: Copies that the minibatch runs, mostly of scalars, divided by
+            its chunks.
+        arena_copies: Copies of a whole arena inside loops; of a donated arena anywhere.
+        conditions: Evaluated loop conditions and conditional indices.
+        round_trips: Conditions and indices that the host waits for.
+        launches: Launches by the host.
+        cleared_mib: Arrays filled with a constant in each call, MiB.
+        temporary_mib: Memory besides arguments and results, MiB.
         compile_s: CPU seconds of XLA.
         error: Largest difference from the program that JAX compiles for the CPU,
             relative to the largest entry of its array.
@@ -112,11 +113,11 @@ def measure(name: str, way: str, arguments: Arguments) -> list[Counts]:
             device, case.run, *case.arguments, donated=case.donated, options=options
         )
         done = executed(module, places)
-        # What is donated is not to be copied outside of loops either.
+        # Donated arguments must not be copied outside of loops either.
         copies = compiled_copies(
             module.compiled, case.program, entry=bool(case.donated)
         )
-        # Fusions that clear two arrays at once hold a copy of the constant.
+        # Fusions that clear two arrays at once contain a copy of the constant.
         own = [line for line in copies if "copy(%broadcast" not in line]
         counts.append(
             Counts(
@@ -143,7 +144,7 @@ def measure(name: str, way: str, arguments: Arguments) -> list[Counts]:
 
 
 def _difference(found: Any, expected: Any) -> float:
-    """The largest difference of two arrays, relative to the largest entry."""
+    """Returns the largest difference of two arrays, relative to the largest entry."""
     if not expected.size:
         return 0.0
     scale = max(float(jnp.abs(expected).max()), np.finfo(np.float32).tiny)

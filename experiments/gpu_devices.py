@@ -1,6 +1,6 @@
-"""GPUs as XLA describes them, to compile for without one."""
+"""XLA's descriptions of GPUs, used to compile for a GPU without having one."""
 
-# Of both: threads per warp, and limits of a block and a grid.
+# Shared by both GPUs: threads per warp, and limits of a block and a grid.
 _LIMITS = """
   threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048
   block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535

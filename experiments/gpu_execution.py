@@ -1,9 +1,9 @@
-"""Counts of one minibatch's run by a program compiled for a GPU.
+"""Counts the kernels, copies and round trips of a minibatch in a program for a GPU.
 
-Inside a *command buffer* (a CUDA graph) the device itself decides whether a loop goes
-on. Outside of one the host waits for each condition, unless it knows the number of
-iterations: a *host round trip*. How often each loop iterates is found by running the
-same jaxpr, equation by equation, on the CPU (`loop_counts`).
+Inside a *command buffer* (a CUDA graph) the device itself decides whether a loop
+continues. Outside of one the host waits for each condition, a *host round trip*, unless
+it knows the number of iterations. The iterations of each loop are counted by running
+the same jaxpr, equation by equation, on the CPU (`loop_counts`).
 """
 
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from loop_counts import Iterations
 
 @dataclass
 class Executed:
-    """What a run of a program does; the numbers are of one minibatch.
+    """Counts of one run of a program, for one minibatch.
 
     Attributes:
-        kernels: Kernels that run, those of conditions too.
+        kernels: Kernels that run, including those of conditions.
         copies: Copies that run.
-        conditions: Conditions of loops and indices of conditionals that are asked for.
-        round_trips: Those of them that the host waits for.
-        launches: Times that the host launches a kernel, copy or command buffer.
+        conditions: Evaluated loop conditions and conditional indices.
+        round_trips: Conditions and indices that the host waits for.
+        launches: Kernels, copies and command buffers that the host launches.
     """
 
     kernels: int = 0
@@ -38,7 +38,8 @@ def executed(module: Module, places: list[Iterations]) -> Executed:
 
     Args:
         module: The program.
-        places: What its loops do, from `loop_counts.run_counted` of the same function.
+        places: Its loops and conditionals, as returned by `loop_counts.run_counted` for
+            the same function.
 
     Returns:
         The counts.
@@ -92,9 +93,9 @@ def _execute(
 def _with_made(
     module: Module, own: list[Thunk], places: list[Iterations], times: int
 ) -> list[Iterations]:
-    """The loops of a jaxpr, and those made of an operation, with known iterations.
+    """Adds the loops that XLA makes of single operations, with known iterations.
 
-    From version 0.12 on, JAX's binary search is one operation, which becomes a loop.
+    Since version 0.12, JAX's binary search is one operation, which becomes a loop.
     """
     places = list(places)
     for k, each in enumerate(own):
@@ -109,7 +110,7 @@ def _with_made(
 
 
 def _kept(own: list[Thunk], places: list[Iterations]) -> list[Iterations]:
-    """The loops of a jaxpr that XLA kept: it removes some that never iterate twice."""
+    """Returns the loops that XLA kept; it removes some that iterate at most once."""
     places = list(places)
     if len(own) > len(places):
         raise ValueError(
@@ -129,7 +130,7 @@ def _kept(own: list[Thunk], places: list[Iterations]) -> list[Iterations]:
 
 
 def _size(each: Thunk | Iterations) -> int:
-    """The loops and conditionals inside."""
+    """Returns the number of loops and conditionals inside."""
     if isinstance(each, Thunk):
         inner = [control for part in each.parts for control in controls(part)]
         return sum(1 + _size(one) for one in inner)

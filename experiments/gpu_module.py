@@ -1,8 +1,8 @@
-"""Programs compiled for a GPU on a machine without one.
+"""Compiles programs for a GPU on a machine without one.
 
 XLA compiles for a description of a device (`gpu_devices`) with JAX's plugin for CUDA,
-the extra ``gpu-aot``; no driver is asked. What it makes is a tree of *thunks*, see
-`gpu_thunks`; `gpu_execution` counts what they do.
+the extra ``gpu-aot``; no driver is needed. The compiled program is a tree of *thunks*
+(see `gpu_thunks`); `gpu_execution` counts what the thunks execute.
 """
 
 import os
@@ -32,7 +32,7 @@ class Module:
         names: HLO instruction of each thunk, by number.
         text: The optimized HLO.
         seconds: CPU time of the compilation.
-        temporary_bytes: Memory beside arguments and results.
+        temporary_bytes: Memory besides arguments and results.
         compiled: The program, as JAX returns it.
     """
 
@@ -45,7 +45,7 @@ class Module:
 
     @property
     def cleared_bytes(self) -> int:
-        """Bytes of arrays that are filled with a constant, once per call."""
+        """Bytes of the arrays that are filled with a constant in each call."""
         entry = self.text[self.text.find("\nENTRY") :]
         filled = re.findall(r"= (\(.*\)|\S+) fusion\(\), kind=kLoop", entry)
         arrays = re.findall(r"([a-z]+)(\d+)?\[([\d,]*)\]", "".join(filled))
@@ -55,7 +55,7 @@ class Module:
         )
 
     def iterations(self, thunk: Thunk) -> int | None:
-        """How often a loop iterates, if the host knows."""
+        """Returns a loop's number of iterations if the host knows it, else None."""
         name = re.escape(self.names[thunk.number])
         found = re.search(
             rf"^\s*(?:ROOT )?%?{name} = .* while\(.*known_trip_count\":{{\"n\":\"(\d+)",
@@ -72,14 +72,14 @@ def compile_for(
     donated: tuple[int, ...] = (),
     options: dict[str, Any] | None = None,
 ) -> Module:
-    """Compiles a function for a device that need not be there.
+    """Compiles a function for a device that need not be present.
 
     Args:
-        device: Its name, a key of `DEVICES`.
+        device: The device's name, a key of `DEVICES`.
         function: The function.
-        *arguments: Its arguments, or their shapes.
-        donated: Positions of the arguments that are donated.
-        options: Options of XLA.
+        *arguments: The function's arguments, or their shapes.
+        donated: Positions of the donated arguments.
+        options: XLA options.
 
     Returns:
         The program.
@@ -124,9 +124,9 @@ def compile_for(
 
 
 def prepare_plugin() -> None:
-    """Has JAX load its plugin for CUDA on a machine without a driver.
+    """Makes JAX load its plugin for CUDA on a machine without a driver.
 
-    To be called before JAX looks for devices.
+    Call this before JAX looks for devices.
     """
     os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -1,4 +1,4 @@
-"""A picture of what ran on a device, from a trace of JAX's profiler."""
+"""Draws the operations that ran on a device, from a trace of JAX's profiler."""
 
 from collections import defaultdict
 from typing import Any
@@ -7,18 +7,18 @@ Event = dict[str, Any]
 
 _LABELS, _WIDTH, _HEIGHT = 180, 1200, 26
 _MOST_ROWS, _MOST_NAMES = 8, 12
-_HOST = "python"  # the thread that dispatches, and that ends the trace
+_HOST = "python"  # the thread that dispatches and ends the trace
 
 
 def draw(events: list[Event]) -> str:
-    """Draws what ran on the device, or on the host where there is none, as SVG.
+    """Draws the operations of the device, or of the host if there is none, as SVG.
 
     Args:
         events: Events of a trace in Chrome's format.
 
     Returns:
-        One row per thread or stream with its name, the busiest first; a bar per event,
-        whose name and microseconds a browser shows under the pointer; and below the
+        An SVG with one named row per thread or stream, the busiest first, and one bar
+        per event, with its name and microseconds as tooltip; below, a list of the
         operations that took longest.
     """
     names = _names(events)
@@ -46,7 +46,7 @@ def draw(events: list[Event]) -> str:
         place = _row_of(row[0])
         label = names.get(place, names.get(place[0], ""))
         parts.append(_text(4, top + 16, label[:26]))
-        # Events may lie inside of others, which come first.
+        # Events may be nested; outer events are drawn first.
         for each in sorted(row, key=lambda one: (one["ts"], -one["dur"])):
             left = _LABELS + _WIDTH * (each["ts"] - start) / length
             across = max(0.5, _WIDTH * each["dur"] / length)
@@ -67,7 +67,7 @@ def draw(events: list[Event]) -> str:
 
 
 def _names(events: list[Event]) -> dict[Any, str]:
-    """Names of processes by number, and of threads by both numbers."""
+    """Returns names: of processes by number, of threads by both numbers."""
     names: dict[Any, str] = {}
     for each in events:
         if each.get("ph") == "M" and each.get("name") == "process_name":
@@ -78,7 +78,7 @@ def _names(events: list[Event]) -> dict[Any, str]:
 
 
 def _busy(row: list[Event]) -> float:
-    """Microseconds of a row's events; of those inside of others, too."""
+    """Returns the total microseconds of a row's events, nested ones included."""
     return sum(each["dur"] for each in row)
 
 
@@ -87,7 +87,7 @@ def _row_of(event: Event) -> tuple[Any, Any]:
 
 
 def _longest(events: list[Event]) -> list[tuple[str, int, float]]:
-    """Names of operations, how often each ran, and its microseconds in all."""
+    """Returns operations: name, number of runs, and total microseconds."""
     took: dict[str, list[float]] = defaultdict(list)
     for each in events:
         took[_operation(each["name"])].append(each["dur"])

@@ -1,11 +1,11 @@
 """Measures edbatch on a GPU, in less than eight minutes, and writes a report.
 
 Runs the tests marked ``gpu``, then ``edbatch bench --train`` for some workloads, sizes
-and systems, and profiles one minibatch. It installs nothing and needs no installation
-of edbatch, only its dependencies; it writes ``gpu-report.json``, ``gpu-report.md`` and
-``gpu-profile.svg``. What the goals are about comes first, and what the time does not
-suffice for is named as not measured. On a machine without a GPU it measures the CPU and
-says so. Run in a clone:
+and systems, and profiles one minibatch. The script installs nothing and needs no
+installation of edbatch, only its dependencies. It writes ``gpu-report.json``,
+``gpu-report.md`` and ``gpu-profile.svg``. Measurements that the goals refer to come
+first; those for which there is no time are reported as not measured. On a machine
+without a GPU it measures the CPU and says so. In a clone:
 
     python experiments/gpu_report.py --out report
     python experiments/gpu_report.py --workloads tree-lstm --hidden 8 --batch-sizes 4
@@ -57,14 +57,15 @@ class Arguments:
 
 
 def tasks(arguments: Arguments, platform: str) -> list[Task]:
-    """Lists the benchmarks, those that the goals are about first.
+    """Lists the benchmarks; those that the goals refer to come first.
 
     Args:
         arguments: Workloads, sizes and systems.
-        platform: What JAX runs on here.
+        platform: The platform on which JAX runs here.
 
     Returns:
-        All systems but the slowest at each size; then that, timed once.
+        Benchmarks of all systems except the slowest, at each size; then benchmarks of
+        the slowest system, timed once.
     """
     sizes = [
         (workload, int(hidden), int(count))
@@ -89,13 +90,13 @@ def tasks(arguments: Arguments, platform: str) -> list[Task]:
 
 
 def importable(folder: Path) -> str:
-    """Makes a folder from which edbatch is imported without an installation.
+    """Makes a folder from which edbatch can be imported without an installation.
 
     Args:
         folder: An empty folder.
 
     Returns:
-        What ``PYTHONPATH`` is to begin with.
+        The first entry for ``PYTHONPATH``.
     """
     package = folder / "edbatch"
     package.mkdir()
@@ -112,7 +113,7 @@ def environment(path: str) -> dict[str, str]:
 
 
 def python(words: list[str], path: str, seconds: float) -> tuple[int, str, str]:
-    """Runs Python; returns its exit status, or 124, and what it printed."""
+    """Runs Python; returns its exit status (124 after a timeout), stdout and stderr."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", *words],  # not the sources in the current folder
@@ -130,7 +131,7 @@ def python(words: list[str], path: str, seconds: float) -> tuple[int, str, str]:
 
 
 def describe(path: str) -> dict[str, Any]:
-    """Says what runs: the device as JAX sees it, and versions."""
+    """Describes the machine: the device that JAX sees, and versions."""
     code = (
         "import json, jax, jaxlib, numpy; d = jax.devices()[0];"
         "print(json.dumps({'platform': d.platform, 'device': d.device_kind,"
@@ -157,7 +158,7 @@ def run_tests(path: str, seconds: float) -> dict[str, Any]:
 
 
 def bench(task: Task, arguments: Arguments, path: str, seconds: float) -> Run:
-    """Runs one benchmark, within some seconds."""
+    """Runs one benchmark within a time limit, in seconds."""
     if seconds < 5:
         return Run(task, 0.0, None, "the time was over before it began")
     code = "from edbatch.cli.main import main; main()"
@@ -183,19 +184,19 @@ def bench_all(
     """Runs benchmarks until the time is over.
 
     Args:
-        left_to_do: The benchmarks; one that takes too long is tried again without
-            gradients, before those of the slowest system.
-        arguments: How they are run.
-        path: What ``PYTHONPATH`` is to begin with.
-        left: Tells how many seconds are left.
+        left_to_do: The benchmarks. A benchmark that takes too long is tried again
+            without gradients, before the benchmarks of the slowest system.
+        arguments: The command line.
+        path: The first entry for ``PYTHONPATH``.
+        left: Returns the number of seconds left.
 
     Returns:
-        What they measured, those included that did not come to an end.
+        The runs, including those that did not finish.
     """
     runs, queue = [], deque(left_to_do)
     while queue:
         task = queue.popleft()
-        # What one run does not need is left to those after it.
+        # Time that one run does not use is left to the later runs.
         weight = {each: 1 if each.systems == SLOWEST else 4 for each in (task, *queue)}
         share = 2 * left() * weight[task] / sum(weight.values())
         runs.append(bench(task, arguments, path, min(share, left())))
@@ -225,7 +226,7 @@ with jax.profiler.trace(sys.argv[4]):
 def profile(
     arguments: Arguments, path: str, folder: Path, seconds: float
 ) -> tuple[str | None, str]:
-    """Profiles one minibatch; returns a picture as SVG, and why there is none."""
+    """Profiles one minibatch; returns an SVG, or None and the reason."""
     first = [each.split(",")[0] for each in (arguments.workloads, arguments.hidden)]
     words = ["-c", _PROFILED, *first, arguments.batch_sizes.split(",")[0], str(folder)]
     status, out, err = python(words, path, seconds)

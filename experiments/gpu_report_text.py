@@ -1,4 +1,4 @@
-"""The report of `gpu_report` for people, in Markdown."""
+"""The Markdown report of `gpu_report`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +10,14 @@ class Task:
 
     Attributes:
         workload: The workload.
-        hidden: Length of its states.
+        hidden: Length of the model's states.
         batch_size: Instances per minibatch.
-        systems: What to compare, with commas between.
+        systems: The systems to compare, separated by commas.
         train: Whether gradients are measured, too.
         rounds: How often each system is timed.
-        on_cpu: Whether two cores of the CPU are to run it.
-        minibatches: How many, if others than in the report's other benchmarks.
+        on_cpu: Whether two CPU cores run it.
+        minibatches: Number of minibatches, if it differs from the report's other
+            benchmarks.
     """
 
     workload: str
@@ -30,7 +31,7 @@ class Task:
 
     @property
     def name(self) -> str:
-        """What it measures, in words."""
+        """A short description of the benchmark."""
         where = ", two cores" if self.on_cpu else ""
         passes = "" if self.train else ", forward"
         systems = self.systems.replace(",", " ")
@@ -43,10 +44,10 @@ class Run:
     """One run of a benchmark.
 
     Attributes:
-        task: What was run.
-        seconds: How long the run took, compilations included.
-        result: What ``edbatch bench --json`` printed; None if nothing was measured.
-        why: Why nothing was measured.
+        task: The benchmark.
+        seconds: Duration of the run, compilations included.
+        result: The output of ``edbatch bench --json``; None if nothing was measured.
+        why: The reason why nothing was measured.
     """
 
     task: Task
@@ -55,7 +56,7 @@ class Run:
     why: str = ""
 
     def row(self, system: str) -> dict[str, Any] | None:
-        """Returns what was measured of a system, if it was."""
+        """Returns the measurements of a system, or None if there are none."""
         rows = self.result["rows"] if self.result else []
         return next((each for each in rows if each["system"] == system), None)
 
@@ -70,7 +71,7 @@ def markdown(report: dict[str, Any], runs: list[Run]) -> str:
     """Writes the report.
 
     Args:
-        report: The machine, the tests, the profile, and the time that all took.
+        report: The machine, the tests, the profile, and the total time.
         runs: The benchmarks.
 
     Returns:
@@ -151,7 +152,7 @@ def _missing(runs: list[Run]) -> list[str]:
 
 
 def _goals(runs: list[Run]) -> list[str]:
-    """What the goals for a GPU came to; each is of forward passes of edbatch."""
+    """Compares the goals for a GPU with the measured forward passes of edbatch."""
     here = [run for run in runs if run.row("edbatch") and not run.task.on_cpu]
     beside = [run for run in runs if run.row("edbatch") and run.task.on_cpu]
     lines = ["| forward pass of edbatch | goal | measured |", "| --- | --- | --- |"]
@@ -192,5 +193,5 @@ def _forward(run: Run, system: str) -> float:
 
 
 def number(value: float | None) -> str:
-    """Writes a number with three digits; nothing for None."""
+    """Formats a number with three significant digits; None as an empty string."""
     return "" if value is None else f"{value:.3g}"

@@ -1,6 +1,7 @@
-"""The steps of a program that XLA compiled for a GPU, its *thunks*, as a tree.
+"""Reads the *thunks* of a program that XLA compiled for a GPU, as a tree.
 
-Kernels, copies, loops and conditionals, some inside a *command buffer* (a CUDA graph).
+Thunks are the program's steps: kernels, copies, loops and conditionals, some of them
+inside a *command buffer* (a CUDA graph).
 """
 
 import re
@@ -12,10 +13,10 @@ class Thunk:
     """A step of a compiled program.
 
     Attributes:
-        kind: Its kind in XLA, as ``"kWhile"``.
-        name: Name of its kernel, if it is one.
-        number: Its number in the module.
-        parts: Its condition, body or branches; each a list of thunks.
+        kind: The kind in XLA, such as ``"kWhile"``.
+        name: Name of the kernel, if the thunk is a kernel.
+        number: The thunk's number in the module.
+        parts: Condition, body or branches; each a list of thunks.
     """
 
     kind: str
@@ -34,7 +35,7 @@ _PART = re.compile(r"^ *(condition|body|branch_\d+|true_branch|false_branch):$")
 
 
 def read_thunks(text: str) -> list[Thunk]:
-    """Reads a sequence of thunks from what XLA prints of it.
+    """Reads a sequence of thunks from XLA's printed form.
 
     Args:
         text: The text.
@@ -54,7 +55,7 @@ def read_thunks(text: str) -> list[Thunk]:
         ('kWhile', [['less'], ['add']])
     """
     top: list[Thunk] = []
-    open_: list[tuple[int, list[Thunk]]] = [(-1, top)]  # column, where to put more
+    open_: list[tuple[int, list[Thunk]]] = [(-1, top)]  # column, list to append to
     last: tuple[int, Thunk] | None = None
     owners: list[tuple[int, Thunk]] = []  # loops and conditionals, outermost first
     for line in text.splitlines():
@@ -89,7 +90,7 @@ def read_thunks(text: str) -> list[Thunk]:
 
 
 def controls(thunks: list[Thunk]) -> list[Thunk]:
-    """The loops and conditionals of a sequence, those in command buffers too."""
+    """Returns the loops and conditionals of a sequence and of its command buffers."""
     found = []
     for each in thunks:
         if each.is_control:

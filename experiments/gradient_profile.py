@@ -1,11 +1,12 @@
 """Where does the time of value and gradient go?
 
-A minibatch of a ready workload, its recordings kept and its plan on the device. Printed
-are the medians of the forward pass and of value and gradient (with `--tables`, its
-rows alone, see `edbatch.sparse`), their arithmetic at the fastest product that this
-process measures, and a table of where the gradient's time goes by kind of operation,
-from a trace of JAX's profiler. Arithmetic counts products of nodes, not of padding;
-that of the gradient is three times that of the forward pass. In a clone:
+Runs a minibatch of a ready workload, with kept recordings and its plan on the device.
+Prints the median times of the forward pass and of value and gradient (with `--tables`,
+only the rows of a table's gradient, see `edbatch.sparse`); their lower limits, which
+are their arithmetic at the speed of the fastest product that this process measures; and
+the gradient's time by kind of operation, from a trace of JAX's profiler. Arithmetic
+counts the products of nodes, not of padding; the gradient's is three times the forward
+pass's. In a clone:
 
     python experiments/gradient_profile.py --cores 1 --keep-memory
     python experiments/gradient_profile.py --hidden 128 --tables embedding
@@ -37,8 +38,8 @@ from edbatch.models import get_workload
 
 from arguments import option, parse_arguments
 
-# Names of operations in compiled programs of CPUs, and what they do. The first that
-# fits counts.
+# Kinds of operations, and patterns of their names in programs compiled for CPUs. The
+# first match counts.
 KINDS = (
     ("products", r"dot|ynn|custom-call|convolution"),
     ("clearing", r"(wrapped_)?broadcast(\.\d+)?$"),
@@ -101,7 +102,7 @@ def main(arguments: Arguments) -> None:
 
 
 def profiled(call: Callable[[], Any]) -> Counter[str]:
-    """Returns milliseconds of each operation of a call's compiled program."""
+    """Returns the milliseconds of each operation in a call's compiled program."""
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
             for _ in range(RUNS):
@@ -118,7 +119,7 @@ def profiled(call: Callable[[], Any]) -> Counter[str]:
 
 
 def own_times(events: Iterable[dict[str, Any]]) -> Counter[str]:
-    """Returns the time of each operation without those inside it, as of a loop."""
+    """Returns the time of each operation without nested ones, such as a loop's body."""
     found: Counter[str] = Counter()
     open_: list[tuple[float, str]] = []  # end and name
     for event in sorted(events, key=lambda e: (e["ts"], -e["dur"])):

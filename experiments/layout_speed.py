@@ -1,16 +1,16 @@
-"""Does `layout="auto"` take the better layout?
+"""Does `layout="auto"` choose the better layout?
 
-Ready workloads with their values in the order of the schedule, aligned, and as "auto"
-decides: the compiled forward pass, the three taking turns, and the CPU time to plan a
-minibatch of kept recordings in a loop of its own. The last column is the sum for
-"auto" by the smaller of the two other sums; where "auto" decides for the very program
-and the very stream of one of the others, it says which, and what differs is noise. In a
-clone, on an idle machine:
+Runs ready workloads with their values in schedule order, aligned, and as "auto"
+decides. Measures the compiled forward pass, alternating between the three, and, in a
+separate loop, the CPU time to plan a minibatch of kept recordings. The ratio divides
+the sum of both times for "auto" by the smaller of the other two sums. The last column
+names the layout whose program and stream "auto" has, if any; times then differ only by
+noise. In a clone, on an idle machine:
 
     python experiments/layout_speed.py
     python experiments/layout_speed.py --workloads tree-lstm,bilstm-tagger
 
-Milliseconds, medians. Takes ten minutes on two cores, most of it to compile.
+Times are median milliseconds. Takes ten minutes on two cores, most of it to compile.
 """
 
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ def measure(name: str, arguments: Arguments) -> str:
     )
     plans, runs, planning = [], [], []
     for layout in LAYOUTS:
-        # Without a cache, each plan is made.
+        # Without a cache, every call makes a plan.
         batched = eb.batch(
             model,
             params=params,

@@ -1,4 +1,4 @@
-"""One model under load: the server's process, and the runs that are made against it."""
+"""The load test of one model: starts the server's process and makes runs against it."""
 
 import multiprocessing
 import time
@@ -13,12 +13,12 @@ from load_models import same_answer
 from load_server import ONE_BY_ONE, ServerSettings
 from load_server import main as serve
 
-_BURST = 96  # requests before each run: arenas and pages are then there
-_WARM_UP_S = 1800.0  # until a server is ready, at most
+_BURST = 96  # requests before each run, so that arenas and pages are allocated
+_WARM_UP_S = 1800.0  # maximum time until a server is ready
 _OUTSTANDING = 512  # requests of a closed loop, more than any system runs at once
-_LEAST = 100  # requests of a run, for a percentile of 99
-_LONGER = 2.0  # times a run, at most, for so many
-_AGAIN = 3  # how often a run is made in which something was compiled
+_LEAST = 100  # minimum number of requests of a run, for a 99th percentile
+_LONGER = 2.0  # maximum factor by which a run may be longer to reach that minimum
+_AGAIN = 3  # maximum number of tries of a run in which something was compiled
 
 
 @dataclass(frozen=True)
@@ -26,19 +26,19 @@ class Point:
     """One system at one load.
 
     Attributes:
-        system: Its name.
-        rate: Requests per second that were offered.
-        requests: How many there were.
-        answered: How many were answered.
-        wrong: How many of these with another answer than the model alone gives.
+        system: The system's name.
+        rate: Offered load, in requests per second.
+        requests: Number of requests.
+        answered: Number of answered requests.
+        wrong: Number of answers that differ from the unbatched model's.
         reached: Answers per second.
         goodput: Answers within the limit, per second.
-        latency_ms: 50th, 95th and 99th percentile from the intended start to the
-            answer; None where it is infinite.
-        mean_ms: Mean of the time to the answer; None where one never came.
-        first_value_ms: The percentiles to the first value that a request looked at.
-        late_sends_ms: 99th percentile of how late the generator was.
-        facts: What the server's process says about the run.
+        latency_ms: 50th, 95th and 99th percentile of the time from the intended start
+            to the answer; None if infinite.
+        mean_ms: Mean of the time to the answer; None if an answer is missing.
+        first_value_ms: The same percentiles for the first value that a request reads.
+        late_sends_ms: 99th percentile of the generator's delay.
+        facts: The server process's facts about the run.
     """
 
     system: str
@@ -55,13 +55,13 @@ class Point:
     facts: dict[str, Any]
 
     def keeps(self, limit_ms: float) -> bool:
-        """Whether 99 of a hundred requests are answered within a limit."""
+        """Whether 99% of the requests are answered within a limit."""
         p99 = self.latency_ms["p99"]
         return p99 is not None and p99 <= limit_ms
 
 
 def percentiles(milliseconds: np.ndarray) -> dict[str, float | None]:
-    """Returns 50th, 95th and 99th percentile; None for an infinite one.
+    """Returns the 50th, 95th and 99th percentile; None for an infinite one.
 
     Example:
         >>> percentiles(np.array([1.0, 2.0, np.inf]))
@@ -79,15 +79,15 @@ class Bench:
     """The process that serves one model, from its start to its end.
 
     Args:
-        settings: What it serves.
-        seconds: Of a run.
-        max_requests: Of a run.
-        limit_ms: Of goodput.
+        settings: The settings of the server's process.
+        seconds: Length of a run.
+        max_requests: Maximum number of requests of a run.
+        limit_ms: Latency limit of goodput.
         say: Prints a line of progress.
 
     Attributes:
-        data: Where the instances come from.
-        discarded: Runs that were made again, since something was compiled.
+        data: The source of the instances.
+        discarded: Number of runs that were repeated because something was compiled.
     """
 
     def __init__(
@@ -128,13 +128,13 @@ class Bench:
         self.close()
 
     def capacity(self, system: str) -> tuple[float, dict[str, Any]]:
-        """Measures what a system does when it never has to wait.
+        """Measures a system's throughput while it always has requests.
 
         Args:
-            system: Its name.
+            system: The system's name.
 
         Returns:
-            Answers per second, and what the server says about the run.
+            Answers per second, and the server process's facts about the run.
         """
         seconds = max(1.0, self._seconds)
         outstanding = 4 if system == ONE_BY_ONE else _OUTSTANDING
@@ -146,14 +146,14 @@ class Bench:
         return found, facts
 
     def alone_ms(self, system: str, count: int = 30) -> float:
-        """Measures requests that are alone in the system, one after the other.
+        """Measures requests that are sent one at a time.
 
         Args:
-            system: Its name.
-            count: How many requests.
+            system: The system's name.
+            count: Number of requests.
 
         Returns:
-            The median of their latencies.
+            The median latency.
         """
         self._control.send(system)
         with self._generator() as generator:
@@ -165,12 +165,12 @@ class Bench:
         """Measures a system at one load.
 
         Args:
-            system: Its name.
+            system: The system's name.
             rate: Requests per second.
 
         Returns:
-            What was measured. A run in which something was compiled is made again,
-            some times.
+            The measurements. A run in which something was compiled is repeated, up to
+            a limit.
         """
         found = self._one_point(system, rate)
         for _ in range(_AGAIN - 1):
@@ -232,13 +232,13 @@ class Bench:
         )
 
     def _generator(self) -> Generator:
-        """Connects; each run has requests and times of its own, the same every time."""
+        """Connects; each run has its own requests and times, the same in every test."""
         self._runs += 1
         rng = np.random.default_rng([self.settings.seed, self._runs])
         return Generator(self._ready["address"], self.settings.instances, rng)
 
     def _receive(self, limit_s: float) -> Any:
-        """Waits for what the process says, as long as it lives."""
+        """Waits for a message of the process, as long as the process lives."""
         end = time.monotonic() + limit_s
         while not self._control.poll(0.2):
             if not self._process.is_alive() or time.monotonic() > end:

@@ -1,8 +1,8 @@
-"""Requests at given times, and how long their answers took.
+"""Sends requests at given times and measures the latency of their answers.
 
-The loop is open: requests go out at times that were drawn before, whether or not the
-server keeps up, and latency counts from those times. A server that stalls is charged
-for every request that came meanwhile. Every run is bounded in requests and in seconds.
+The loop is open: requests are sent at times drawn in advance, whether or not the server
+keeps up, and latency counts from these times. So a server that stalls is charged for
+every request that was due meanwhile. Every run is bounded in requests and in seconds.
 """
 
 import gc
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from load_wire import ANSWERED, REQUEST, Answer, Reader
 
-_LEAD_S = 0.02  # from the plan of a run to its first request
+_LEAD_S = 0.02  # time between the setup of a run and its first request
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,13 +22,15 @@ class Run:
     """``R`` requests and their answers.
 
     Attributes:
-        intended: When each was to be sent, in seconds from the start; [R] float64.
-        latency_ms: Until its answer; [R] float64, infinite where none came.
-        first_value_ms: Until its first value; [R] float64, likewise.
-        instance: What it asked about; [R] int64.
-        answers: What came; None where nothing did.
-        late_sends_ms: How much later than intended requests went out; [R] float64.
-        seconds: From the start to the last answer.
+        intended: Intended times of sending, in seconds from the start; [R] float64.
+        latency_ms: From the intended time to the answer; [R] float64, infinite without
+            an answer.
+        first_value_ms: From the intended time to the first value; [R] float64, infinite
+            without an answer.
+        instance: Indices of the requests' instances; [R] int64.
+        answers: The answers; None for requests without one.
+        late_sends_ms: How much later than intended requests were sent; [R] float64.
+        seconds: Time from the start to the last answer.
     """
 
     intended: np.ndarray
@@ -41,12 +43,12 @@ class Run:
 
 
 class Generator:
-    """Sends requests over one connection, and waits for their answers.
+    """Sends requests over one connection and waits for their answers.
 
     Args:
-        address: Of the server, on the loopback address.
-        num_instances: How many different requests there are.
-        rng: Draws them, and their times.
+        address: The server's address, on the loopback interface.
+        num_instances: Number of different requests.
+        rng: The random generator for requests and their times.
     """
 
     def __init__(
@@ -68,11 +70,11 @@ class Generator:
         self.close()
 
     def burst(self, count: int, limit_s: float) -> Run:
-        """Sends requests all at once, and waits for their answers.
+        """Sends requests all at once and waits for their answers.
 
         Args:
-            count: How many.
-            limit_s: How long to wait at most, in seconds.
+            count: Number of requests.
+            limit_s: Maximum time to wait, in seconds.
 
         Returns:
             The run.
@@ -80,12 +82,13 @@ class Generator:
         return self._run(np.zeros(count), limit_s)
 
     def open_loop(self, rate: float, count: int, limit_s: float) -> Run:
-        """Sends requests by a Poisson process.
+        """Sends requests as a Poisson process.
 
         Args:
             rate: Requests per second.
-            count: How many.
-            limit_s: How long to wait for the last answer after the last request.
+            count: Number of requests.
+            limit_s: Maximum time to wait for answers after the last request, in
+                seconds.
 
         Returns:
             The run.
@@ -94,17 +97,18 @@ class Generator:
         return self._run(intended, float(intended[-1]) + limit_s)
 
     def closed_loop(self, outstanding: int, seconds: float) -> float:
-        """Keeps some requests outstanding; measures what the server can do.
+        """Keeps a number of requests outstanding, to measure the server's throughput.
 
         Args:
-            outstanding: How many.
-            seconds: For how long.
+            outstanding: Number of requests.
+            seconds: Length of the run.
 
         Returns:
             Answers per second in the last three quarters of the time.
 
         Raises:
-            RuntimeError: A request failed: what is wrong is quick, and no capacity.
+            RuntimeError: A request failed. Failures are fast and would inflate the
+                throughput.
         """
         start = time.monotonic()
         warm, end = start + 0.25 * seconds, start + seconds

@@ -1,8 +1,8 @@
-"""The models that the tests of load and of faults serve.
+"""The models served in the load test and the fault test.
 
-A server answers with what its clients read: labels, words and arcs, and not with the
-logits on the way, which the workloads return for training. The models below are made
-of the cells of the workloads. All systems run the same ones.
+A server returns the results that clients need, such as labels, words and arcs, not the
+intermediate logits that the workloads return for training. The models below are built
+from the workloads' cells. All systems run the same models.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from edbatch.models.lstm_nmt import attended, likeliest, lstm, start, word_logit
 from edbatch.models.transition_parser import parse
 from edbatch.models.tree_lstm import classify_root
 
-# Public data below one folder, as the workloads read it.
+# Paths of public data below one folder, readable by the workloads.
 DATA = {
     "tree-lstm": "gum_const/const",
     "lstm-nmt": "tatoeba_cmn_eng/cmn.txt",
@@ -35,13 +35,13 @@ class ServedModel:
 
     Attributes:
         name: The workload's name.
-        model: ``model(params, instance)``; what it returns is the answer.
+        model: ``model(params, instance)``, which returns the answer.
         params: The parameters.
-        instances: What requests ask about, by number.
-        by_size: The same, those of most words last.
-        asks: Whether it asks for values on the way; its answers are then made of Python
-            numbers.
-        data: Where the instances come from, for the record.
+        instances: The instances, by the index that requests contain.
+        by_size: The same instances, sorted by number of words.
+        asks: Whether the model reads values while it runs; its answers then consist of
+            Python numbers.
+        data: The source of the instances, for the record.
     """
 
     name: str
@@ -54,13 +54,13 @@ class ServedModel:
 
 
 def classify_tree(params: Any, tree: Any) -> Any:
-    """Gives the logits of a tree's label, ``[L]``."""
+    """Returns the logits of a tree's label, ``[L]``."""
     return classify_root(params, tree)["logits"]
 
 
 @eb.cell(padded=("memory",))
 def look(params: Any, h: Array, memory: Array, mask: Array) -> Array:
-    """Gives the decoder's state with what it attends to, ``[H]``.
+    """Returns the attentional state of the decoder, ``[H]``.
 
     Memories of different lengths are different types, which share no batch.
     """
@@ -69,19 +69,19 @@ def look(params: Any, h: Array, memory: Array, mask: Array) -> Array:
 
 @eb.cell
 def word_of(params: Any, state: Array) -> Array:
-    """Gives the likeliest word of a translation, ``[] int32``.
+    """Returns the likeliest word of a translation, ``[] int32``.
 
-    Apart from `look`, so that one batch serves memories of all lengths; and with the
-    choice of the word, so that no server keeps the logits of words that are known.
+    Separate from `look`, so that one batch serves memories of all lengths. Includes the
+    choice of the word, so that servers keep no logits of words already chosen.
     """
     return likeliest.function(word_logits(params, state))
 
 
 def translate_greedily(params: Any, pair: SentencePair) -> list[int]:
-    """Translates word by word, with as many words as the reference has.
+    """Translates word by word, up to the length of the reference.
 
-    With parameters that were not trained no translation would end. The lengths of the
-    references are those of real answers, and the same for all systems.
+    With untrained parameters no translation would end. The references have the lengths
+    of real answers, the same for all systems.
     """
     state = start(params["encoder"])
     memory = []
@@ -98,7 +98,7 @@ def translate_greedily(params: Any, pair: SentencePair) -> list[int]:
 
 
 def parse_arcs(params: Any, sentence: Any) -> list[list[int]]:
-    """Gives heads and relations of a sentence's parse."""
+    """Returns heads and relations of a sentence's parse."""
     found = parse(params, sentence)
     return [found["heads"], found["relations"]]
 
@@ -117,9 +117,9 @@ def load_model(
 
     Args:
         name: One of `MODELS`.
-        hidden: Length of its states.
-        count: How many instances.
-        data: The folder of public data; instances are sampled where it is missing.
+        hidden: Length of the model's states.
+        count: Number of instances.
+        data: The folder of public data; instances are sampled if it is missing.
         seed: Seed of parameters and instances.
 
     Returns:
@@ -130,7 +130,7 @@ def load_model(
     path = None if data is None else data / DATA[name]
     if path is not None and path.exists():
         found = workload.read(path)
-        # Where there are fewer, several requests ask the same.
+        # If there are fewer, instances are repeated.
         chosen = np.resize(rng.permutation(len(found)), count)
         instances, where = [found[k] for k in chosen], DATA[name]
     else:
@@ -147,16 +147,16 @@ def load_model(
 
 
 def encode_answer(answer: Any) -> bytes:
-    """Returns an answer as the bytes that a client is sent, int32 or float32."""
+    """Encodes an answer as the bytes to send to the client, int32 or float32."""
     if isinstance(answer, np.ndarray | Array):
         return np.asarray(answer, np.float32).tobytes()
     return np.array(answer, np.int32).tobytes()
 
 
 def same_answer(found: bytes, expected: bytes, *, asks: bool) -> bool:
-    """Whether an answer is the expected one, within rounding if it has fractions."""
+    """Whether an answer is as expected, up to rounding for floating-point answers."""
     if asks or len(found) != len(expected):
         return found == expected
     one, other = np.frombuffer(found, np.float32), np.frombuffer(expected, np.float32)
-    # As np.allclose, which takes 30 µs, for finite numbers.
+    # Like np.allclose, which takes 30 µs, for finite numbers.
     return bool((np.abs(one - other) <= 1e-4 + 1e-3 * np.abs(other)).all())

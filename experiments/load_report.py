@@ -20,15 +20,15 @@ from edbatch.plot.figure import legend_below, new_figure
 
 _COLORS = ("#D55E00", "#0072B2", "#56B4E9", "#009E73", "#000000", "#CC79A7")
 _MARKERS = ("o", "s", "^", "v", "X", "D")
-_TOP = 4.0  # times the limit: the pictures' upper end
+_TOP = 4.0  # upper end of the pictures, as a multiple of the limit
 
 
 def draw(found: dict[str, Any], stem: Path) -> None:
     """Draws the percentiles of one model over the load, into ``<stem>.png``.
 
     Args:
-        found: What was measured.
-        stem: Path without a suffix. Nothing is drawn where matplotlib is missing.
+        found: The measurements.
+        stem: Path without a suffix. Nothing is drawn if matplotlib is missing.
     """
     try:
         figure = new_figure(9, 3.8)
@@ -66,7 +66,7 @@ def draw(found: dict[str, Any], stem: Path) -> None:
 
 
 def _write_ticks(panels: Sequence[Any]) -> None:
-    """Writes numbers out, not as powers of ten."""
+    """Labels the axes with plain numbers, not powers of ten."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     for axes in panels:
@@ -87,14 +87,14 @@ def write_tables(results: Sequence[dict[str, Any]], path: Path) -> None:
     """Writes the tables of all models, as Markdown.
 
     Args:
-        results: What was measured of each.
-        path: Where to.
+        results: The measurements of each model.
+        path: The file to write.
     """
     path.write_text("\n".join(map(table, results)))
 
 
 def table(found: dict[str, Any]) -> str:
-    """Returns the tables of one model: what is asked, and all systems at all loads."""
+    """Returns the tables of one model: the main results, and all systems and loads."""
     compiled = sum(each["facts"]["compilations"] for each in found["points"])
     wrong = sum(each["wrong"] for each in found["points"])
     answered = sum(each["answered"] for each in found["points"])
@@ -121,7 +121,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def _limits(found: dict[str, Any]) -> list[str]:
-    """A row per system: its capacity, and its highest loads within the limits."""
+    """Returns a row per system: its capacity, and its highest loads within limits."""
     limits = found["highest_load"]
     heads = [f"p99 within {each} ms, requests/s" for each in limits]
     lines = [
@@ -156,7 +156,7 @@ def _ratios(highest: dict[str, float | None]) -> str:
 
 
 def _beside_windows(found: dict[str, Any]) -> list[str]:
-    """A row per load at which both were measured: p99 of continuous and of windows."""
+    """Returns a row per load measured for both: p99 of continuous and of windows."""
     lines = [
         "| load, of the windows' capacity | p99 continuous | p99 of the best window"
         " | ratio |",
@@ -182,7 +182,7 @@ def _beside_windows(found: dict[str, Any]) -> list[str]:
 
 
 def _beside_heuristics(found: dict[str, Any]) -> list[str]:
-    """A row per load: the learned policy beside the best heuristic; none without."""
+    """Returns a row for each load measured with the learned policy and a heuristic."""
     at: dict[float, dict[str, tuple[float, float]]] = defaultdict(dict)
     for each in found["points"]:
         times = each["mean_ms"], each["latency_ms"]["p99"]
@@ -216,7 +216,7 @@ def _ms_of(milliseconds: float) -> str:
 
 
 def _loads(found: dict[str, Any]) -> list[str]:
-    """A row per system and load."""
+    """Returns a row per system and load."""
     lines = [
         "| | load, requests/s | share of the windows' capacity | p50 | p95 | p99"
         " | first value p50 | p99 | answered/s | within the limit/s | CPU ms |",
@@ -224,7 +224,7 @@ def _loads(found: dict[str, Any]) -> list[str]:
     ]
     for system, own in _by_system(found).items():
         for each in own:
-            facts = each["facts"]  # of the requests before the run as well
+            facts = each["facts"]  # include the requests before the run
             requests = each["answered"] + facts.get("requests_before", 0)
             latency, first = each["latency_ms"], each["first_value_ms"]
             cells = [

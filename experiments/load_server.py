@@ -1,7 +1,8 @@
-"""The process of a load test in which the systems serve, one at a time.
+"""The server's process in the load test, which runs the systems one at a time.
 
-It makes the model, warms all systems up, and then does what the test's process says
-over a pipe: a run starts a system, takes one connection, and ends when that is closed.
+It makes the model, warms up all systems, and then handles the commands that the test's
+process sends over a pipe. A run starts a system, accepts one connection, and ends when
+the connection is closed.
 """
 
 import gc
@@ -41,34 +42,34 @@ from edbatch.policies.serving.choices import GREEDY, LARGEST, OLDEST, READY
 from edbatch.policies.serving.heuristics import CELL_ROWS, ServingHeuristic
 
 CONTINUOUS, ONE_BY_ONE = "continuous", "one by one"
-# BatchMaker's idea, for chains: batches of the cell whose nodes are ready longest.
+# The idea of BatchMaker, for chains: run the cell whose nodes have been ready longest.
 CELLS_FIRST_COME = "cells first come"
 LEARNED = "learned"
-# Heuristics of serving, in waves of eight batches.
+# Serving heuristics, in waves of eight batches.
 HEURISTICS = {"greedy": GREEDY, "largest": LARGEST, "oldest": OLDEST}
-# Ways to run `edbatch.Server`.
+# The systems that run `edbatch.Server`.
 SERVERS = (CONTINUOUS, CELLS_FIRST_COME, LEARNED, *HEURISTICS)
 _CHAINS = ("lstm-nmt",)
-_SWITCH_S = 2e-4  # threads take turns, as in `edbatch serve`
-_PASSES = 12  # of warm-up, at most
-_CLEAN = 2  # passes in a row that compile nothing end it
+_SWITCH_S = 2e-4  # switch interval of threads, as in `edbatch serve`
+_PASSES = 12  # maximum number of warm-up passes
+_CLEAN = 2  # consecutive passes without compilations that end the warm-up
 _WAVE = 8
-_LARGE = 10  # one instance of so many is large
+_LARGE = 10  # the largest tenth of the instances counts as large
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What is served, and how.
+    """Settings of the server's process.
 
     Attributes:
         workload: The workload's name.
         hidden: Length of the model's states.
-        instances: How many different requests there are.
-        windows_ms: How long windows are.
-        window_requests: How many requests fit into one.
-        max_in_flight: Of `edbatch.Server`.
-        policy: A file of a serving policy, which runs beside the default; or None.
-        heuristics: Serving policies that run beside it, of `HEURISTICS`.
+        instances: Number of different requests.
+        windows_ms: Lengths of the windows.
+        window_requests: Maximum number of requests in a window.
+        max_in_flight: Option of `edbatch.Server`.
+        policy: File of a serving policy to measure besides the default, or None.
+        heuristics: Further serving policies to measure, keys of `HEURISTICS`.
         one_by_one: Whether one request at a time is measured, too.
         data: The folder of public data, or None.
         seed: Seed of parameters and instances.
@@ -89,12 +90,12 @@ class ServerSettings:
     tiers: Tiers = "fine"
 
     def system_names(self) -> list[str]:
-        """Lists the systems."""
+        """Lists the names of the systems."""
         last = [ONE_BY_ONE] if self.one_by_one else []
         return [*self.servers(), *map(window_name, self.windows_ms), *last]
 
     def servers(self) -> dict[str, dict[str, Any]]:
-        """Returns the options of each way to run the server, by its name."""
+        """Returns the options of each system that runs `edbatch.Server`, by name."""
         found: dict[str, dict[str, Any]] = {CONTINUOUS: {}}
         if self.workload in _CHAINS:
             policy = ServingHeuristic(CELLS_FIRST_COME, READY, max_rows=CELL_ROWS)
@@ -108,12 +109,12 @@ class ServerSettings:
 
 
 def window_name(window_ms: float) -> str:
-    """Names a window."""
+    """Returns the name of a window system."""
     return f"window {window_ms:g} ms"
 
 
 class Compilations:
-    """Counts what XLA compiles in this process, whoever asks for it."""
+    """Counts all XLA compilations in this process."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -124,10 +125,10 @@ class Compilations:
 
 
 class Systems:
-    """All systems of one model, which share what is compiled.
+    """All systems of one model, which share compiled programs.
 
     Args:
-        settings: What is served.
+        settings: The settings.
         say: Prints a line of progress.
     """
 
@@ -142,7 +143,7 @@ class Systems:
             seed=settings.seed,
         )
         model = of_tickets(self.served)
-        # Apart: a program for waves of many requests would serve windows worse.
+        # Separate, because a program for waves of many requests is slower for windows.
         self._continuous = eb.batch(model)
         self._windows = eb.batch(model, sizes=eb.Sizes(headroom=2.0))
         self._rng = np.random.default_rng(settings.seed)
@@ -152,10 +153,10 @@ class Systems:
         """Starts a system.
 
         Args:
-            name: Its name.
+            name: The system's name.
 
         Returns:
-            The system, warm.
+            The system, warmed up.
         """
         if name == ONE_BY_ONE:
             return OneByOne(self.served)
@@ -174,7 +175,7 @@ class Systems:
         return Window(self._windows, self.served, length, most)
 
     def warm_up(self) -> None:
-        """Compiles all, until passes over the instances compile nothing."""
+        """Compiles all programs: runs the instances until nothing is compiled."""
         start = time.monotonic()
         with jitted_cells():
             self.expected = [
@@ -190,19 +191,19 @@ class Systems:
         for name in self.settings.servers():
             self._settle(name, partial(self._all_at_once, name))
         most = self.settings.window_requests
-        # Waves have one program for minibatches of all sizes.
+        # Waves use one program for minibatches of all sizes.
         sizes = [most] if self.served.asks else [2**k for k in range(most.bit_length())]
         self._windows.warm_up(tickets[: 2 * most], sizes, params=self.served.params)
         self._settle("windows", self._all_sizes)
         gc.collect()
-        gc.freeze()  # what lives for ever need not be looked through
+        gc.freeze()  # long-lived objects need not be scanned
 
     def _settle(self, what: str, run: Callable[[], None]) -> None:
         start, clean = time.monotonic(), 0
         for _ in range(_PASSES):
             before = self.compilations.count
             run()
-            wait_for_compilations()  # by the background thread
+            wait_for_compilations()  # of the background thread
             clean = clean + 1 if self.compilations.count == before else 0
             if clean == _CLEAN:
                 break
@@ -216,7 +217,7 @@ class Systems:
         )
 
     def _all_at_once(self, name: str) -> None:
-        """Keeps a server full, with requests at all stages, and with large ones."""
+        """Keeps a server full, with requests at all stages and with large requests."""
         system = self.start(name)
         left = threading.Semaphore(0)
         most = 2 * self.settings.max_in_flight
@@ -228,7 +229,7 @@ class Systems:
         system.close()
 
     def _all_sizes(self) -> None:
-        """Runs minibatches of many sizes up to the largest, and of large requests."""
+        """Runs minibatches of many sizes, of all requests and of large ones."""
         most = self.settings.window_requests
         for large in (True, False):
             for size in range(most, 0, -8 if large else -4):
@@ -236,7 +237,7 @@ class Systems:
                 jax.block_until_ready(self._windows(self.served.params, tickets))
 
     def _draw(self, count: int, large: bool = False) -> list[Any]:
-        """Draws instances, of all or of the large ones."""
+        """Draws instances, from all or from the large ones."""
         own = self.served.by_size
         if large:
             own = own[-max(1, len(own) // _LARGE) :]
@@ -244,11 +245,11 @@ class Systems:
 
 
 def _ignore(ticket: Ticket, found: bytes | BaseException) -> None:
-    """Takes answers of warm-up."""
+    """Ignores the answers of the warm-up."""
 
 
 def serve_run(system: System, served: ServedModel, connection: socket.socket) -> None:
-    """Lets a system serve a connection until that is closed.
+    """Lets a system serve a connection until the connection is closed.
 
     Args:
         system: The system.
@@ -262,7 +263,7 @@ def serve_run(system: System, served: ServedModel, connection: socket.socket) ->
         content = repr(found).encode() if isinstance(found, BaseException) else found
         status = FAILED if failed else ANSWERED
         message = pack_answer(Answer(number, status, ticket.first_value, content))
-        with suppress(OSError), sending:  # if nobody waits for it any more
+        with suppress(OSError), sending:  # OSError: the client has hung up
             connection.sendall(message)
 
     reader = Reader(connection)
@@ -276,12 +277,12 @@ def serve_run(system: System, served: ServedModel, connection: socket.socket) ->
 
 
 def main(settings: ServerSettings, control: Connection) -> None:
-    """Serves what the other end of a pipe asks for, until it sends None.
+    """Makes the runs that the other end of a pipe names, until None is received.
 
     Args:
-        settings: What is served.
-        control: The pipe. It is sent a dict of facts once all is warm, and after each
-            run one of what it took.
+        settings: The settings.
+        control: The pipe. A dict of facts is sent after the warm-up, and a dict of
+            costs after each run.
     """
     say = partial(print, f"  {settings.workload} {settings.hidden}:", flush=True)
     note_first_values()
@@ -302,15 +303,15 @@ def main(settings: ServerSettings, control: Connection) -> None:
 
 
 def _run(systems: Systems, name: str, door: socket.socket) -> dict[str, Any]:
-    """Makes one run; returns what it took."""
+    """Makes one run; returns its costs."""
     gc.collect()
-    gc.freeze()  # such as plans that windows keep, which are not this system's own
+    gc.freeze()  # objects of other systems, such as the windows' cached plans
     compiled, cpu_s = systems.compilations.count, time.process_time()
     system = systems.start(name)
     connection, _ = door.accept()
     with connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with suppress(ConnectionError):  # the test hangs up, with answers on the way
+        with suppress(ConnectionError):  # the test hangs up with answers in flight
             serve_run(system, systems.served, connection)
     system.close()
     usage = resource.getrusage(resource.RUSAGE_SELF)

@@ -1,9 +1,9 @@
-"""What a load test compares: ways to serve the same model to the same requests.
+"""The systems of the load test: ways to serve the same model to the same requests.
 
 *continuous* is `edbatch.Server`: a request joins at the next wave. A *window* collects
 requests until the first one has waited for some milliseconds, or until there are 64,
 and runs them as one minibatch to its end before it collects again. *one by one* runs
-one request at a time with each cell compiled by itself.
+one request at a time, with each cell compiled separately.
 
 A request is a `Ticket`; a system calls `Ticket.done` once, from any thread.
 """
@@ -32,14 +32,14 @@ _ticket: contextvars.ContextVar["Ticket | None"] = contextvars.ContextVar(
 
 @dataclass(eq=False)
 class Ticket:
-    """A request on its way.
+    """A request in flight.
 
     Attributes:
-        instance: What it asks about.
-        answer: Takes the answer's bytes, or why there is none.
-        first_value: When the model saw its first value; 0.0 before.
-        content: The answer, from the end of a model that asks for values.
-        came: When the request came.
+        instance: The request's instance.
+        answer: Callback for the answer's bytes, or for an exception.
+        first_value: Time at which the model read its first value; 0.0 before.
+        content: The answer of a model that reads values, once the model has ended.
+        came: Arrival time of the request.
     """
 
     instance: Any
@@ -49,27 +49,27 @@ class Ticket:
     came: float = field(default_factory=time.monotonic)
 
     def done(self, found: bytes | BaseException) -> None:
-        """Answers."""
+        """Answers the request."""
         if not self.first_value:
             self.first_value = time.monotonic()
         self.answer(self, found)
 
 
 class System(Protocol):
-    """A way to serve."""
+    """A way to serve requests."""
 
     def submit(self, ticket: Ticket) -> None:
-        """Takes a request."""
+        """Submits a request."""
 
     def submit_many(self, tickets: list[Ticket]) -> None:
-        """Takes requests that came together."""
+        """Submits requests that arrived together."""
 
     def close(self) -> None:
-        """Ends; requests without an answer get none."""
+        """Stops the system; unanswered requests get no answer."""
 
 
 def note_first_values() -> None:
-    """Lets `eb.value` note when the request that called it had its first value."""
+    """Patches `eb.value` to record the time of each request's first value."""
     value = eb.value
 
     def noted(tree: Any) -> Any:
@@ -85,8 +85,8 @@ def note_first_values() -> None:
 def of_tickets(served: ServedModel) -> Callable[[Any, Ticket], Any]:
     """Returns the model as a function of tickets.
 
-    The answer of a model that asks for values is made of numbers of Python. It stays
-    with the ticket, so that no system spends time on stacking these over a minibatch.
+    The answer of a model that reads values consists of Python numbers. It is stored in
+    the ticket, so that no system spends time stacking the numbers of a minibatch.
     """
 
     def run(params: Any, ticket: Ticket) -> Any:
@@ -101,12 +101,12 @@ def of_tickets(served: ServedModel) -> Callable[[Any, Ticket], Any]:
 
 
 class Continuous:
-    """`edbatch.Server`.
+    """The system that uses `edbatch.Server`.
 
     Args:
         batched: The model of tickets.
-        params: Its parameters.
-        **options: Of the server.
+        params: The model's parameters.
+        **options: Options of the server.
     """
 
     def __init__(self, batched: eb.Batched, params: Any, **options: Any) -> None:
@@ -174,13 +174,13 @@ class _OneThread:
 
 
 class Window(_OneThread):
-    """Minibatches of what comes within a time.
+    """The system that runs minibatches of the requests in a time window.
 
     Args:
         batched: The model of tickets.
         served: The model.
-        window_ms: How long it collects, from when the first request came.
-        most: Requests of a minibatch.
+        window_ms: Length of the window, from the arrival of the first request.
+        most: Maximum number of requests in a minibatch.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class Window(_OneThread):
 
 
 class OneByOne(_OneThread):
-    """One request at a time, with jitted cells.
+    """The system that runs one request at a time, with jitted cells.
 
     Args:
         served: The model.

@@ -1,27 +1,28 @@
 r"""How long do requests wait for their answers, under how much load?
 
-A process serves one model, in several ways, one after the other (`load_systems.py`);
-this one sends requests over the loopback address, by a Poisson process, whether or not
-they are answered (`load_generator.py`), and counts latency from when each was to be
-sent. First the capacity of each system is measured, with requests that wait all the
-time; then latencies at shares of the best window's capacity (one by one: of its own);
-then the highest load at which the 99th percentile stays below a limit is searched for.
-In a clone, on an idle machine, with public data in a folder:
+A server process serves one model with several systems, one after the other
+(`load_systems.py`). This process sends requests over the loopback address, as a Poisson
+process, whether or not they are answered (`load_generator.py`), and counts latency from
+their intended times. It first measures the capacity of each system, with requests
+always waiting; then latencies at shares of the best window's capacity (for one by one:
+of its own capacity); then it searches for the highest load at which the 99th percentile
+stays below a limit. In a clone, on an idle machine, with public data in a folder:
 
     pip install -e ".[plot]"
     python experiments/load_test.py --data ../shared/data --out load
     python experiments/load_test.py --workloads tree-lstm --hidden 128 --out load
 
-Serving policies beside heuristics, 12 minutes in all (`serving_policies/` holds those
-that were trained for these models; its README says how):
+To compare serving policies with heuristics, in 12 minutes (`serving_policies/` contains
+policies trained for these models; its README says how):
 
     python experiments/load_test.py --data ../shared/data --out learned --hidden 128 \
         --policies experiments/serving_policies --heuristics greedy,largest,oldest \
         --windows 5 --no-one-by-one --seconds 4 --steps 0 --budget-min 12
 
-The folder gets a file of JSON and pictures for each model, and `tables.md` of all.
-Parameters are not trained. Every answer is compared with that of the model alone, and
-every compilation during a run is counted; both should be none.
+The folder gets a JSON file and pictures for each model, and `tables.md` of all models.
+Parameters are not trained. Every answer is compared with the unbatched model's, and
+compilations during runs are counted; there should be no differences and no
+compilations.
 """
 
 import json
@@ -43,8 +44,8 @@ from edbatch.compilation.settings import check_tiers
 
 from arguments import option, parse_arguments
 
-_LONG = 4.0  # times a request alone: a limit where the given one is out of reach
-_CLOSE = 1.06  # ratio of two loads between which the search ends
+_LONG = 4.0  # second limit, in times of a single request, if above the given one
+_CLOSE = 1.06  # ratio of two loads at which the search between them ends
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,9 @@ class Test:
     """The runs against one model.
 
     Args:
-        bench: What makes runs.
+        bench: The bench that makes the runs.
         own: The arguments.
-        end: When no further load or search begins, by `time.monotonic`.
+        end: Time after which no further load or search begins, by `time.monotonic`.
     """
 
     def __init__(self, bench: Bench, own: Arguments, end: float) -> None:
@@ -97,7 +98,7 @@ class Test:
         """Makes all runs.
 
         Returns:
-            What was measured, for JSON.
+            The measurements, for JSON.
         """
         bench, own = self._bench, self._own
         names = bench.settings.system_names()
@@ -138,10 +139,10 @@ class Test:
         Args:
             name: The system.
             limit_ms: The limit.
-            capacity: Of each system.
+            capacity: The capacity of each system.
 
         Returns:
-            Requests per second; None if no load that was tried keeps it.
+            Requests per second; None if no tried load keeps the limit.
         """
         low, high = self._bounds(name, limit_ms)
         for _ in range(self._own.steps):
@@ -160,7 +161,7 @@ class Test:
         return low
 
     def _bounds(self, name: str, limit_ms: float) -> tuple[float | None, float | None]:
-        """The highest load that kept the limit, and the next one that did not."""
+        """Returns the highest load that kept the limit, and the next that did not."""
         own = [each for each in self.points if each.system == name]
         kept = [each.rate for each in own if each.keeps(limit_ms)]
         low = max(kept, default=None)
@@ -176,7 +177,7 @@ class Test:
 
 
 def _policy_of(policies: str, workload: str) -> Path | None:
-    """Returns the file that is named for a workload, or that a folder has for it."""
+    """Returns the policy file named for a workload, or found for it in a folder."""
     if policies and "=" not in policies:
         if not Path(policies).is_dir():
             raise SystemExit(f"--policies names a folder but there is no {policies}")
@@ -197,11 +198,11 @@ def measure(own: Arguments, workload: str, hidden: int, end: float) -> dict[str,
     Args:
         own: The arguments.
         workload: The workload's name.
-        hidden: Length of its states.
-        end: When no further search begins, by `time.monotonic`.
+        hidden: Length of the model's states.
+        end: Time after which no further search begins, by `time.monotonic`.
 
     Returns:
-        What was measured, for JSON.
+        The measurements, for JSON.
     """
     start = time.monotonic()
     settings = ServerSettings(
@@ -240,7 +241,7 @@ def measure(own: Arguments, workload: str, hidden: int, end: float) -> dict[str,
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Measures all models, and writes files."""
+    """Measures all models and writes the files."""
     own = parse_arguments(Arguments, __doc__, words)
     own.out.mkdir(parents=True, exist_ok=True)
     pairs = [

@@ -1,10 +1,10 @@
-r"""The translator of the load test as train-policy takes it: words known in advance.
+r"""The load test's translator in a form for train-policy: words are known in advance.
 
-The load test serves a greedy decoder whose cells `look` and `word_of` are none of the
-workload `lstm-nmt`, and a policy knows types by their cells. A simulation needs
-recordings, which look at no values, so here the words of the reference are those that
-are decoded: the same cells as often. In this folder, with public data in `LOAD_DATA` or
-else sampled pairs:
+The load test serves a greedy decoder whose cells `look` and `word_of` do not occur in
+the workload `lstm-nmt`, and a policy identifies types by their cells. A simulation
+needs recordings, which read no values, so this model decodes the words of the
+reference, with the same number of calls of each cell. In this folder, with public data
+in `LOAD_DATA`, or sampled pairs otherwise:
 
     export LOAD_DATA=../shared/data
     ASK="--model load_training:translate_known --instances load_training:pairs
@@ -29,7 +29,7 @@ _HIDDEN = 128
 
 
 def translate_known(params: Any, pair: SentencePair) -> list[Any]:
-    """Gives each next word, as `load_models.translate_greedily` computes it."""
+    """Returns each next word, computed like `load_models.translate_greedily`."""
     state = start(params["encoder"])
     memory = []
     for source_word in pair.source:
@@ -44,7 +44,7 @@ def translate_known(params: Any, pair: SentencePair) -> list[Any]:
 
 
 def pairs(rng: np.random.Generator, count: int) -> list[SentencePair]:
-    """Returns pairs of sentences, numbered; the generator chooses."""
+    """Returns indexed sentence pairs, chosen by the random generator."""
     folder = os.environ.get("LOAD_DATA")
     seed = int(rng.integers(2**31))
     data = None if folder is None else Path(folder)
@@ -52,5 +52,5 @@ def pairs(rng: np.random.Generator, count: int) -> list[SentencePair]:
 
 
 def parameters(key: jax.Array) -> Any:
-    """Returns parameters of the length that is measured."""
+    """Returns parameters with the hidden size that is measured."""
     return load_model("lstm-nmt", _HIDDEN, 1).params

@@ -1,19 +1,19 @@
-"""The wire between the generator of a load test and the server under test.
+"""The protocol between the generator of the load test and the server under test.
 
-One TCP connection on the loopback address. A request is two numbers, its own and that
-of an instance of a set that the server has made from a seed; an answer is the
-request's number, what became of it, when its first value was there, and the bytes of
-what the model returned. So the wire costs little, and the same for all systems.
+It uses one TCP connection on the loopback address. A request is two numbers: its own
+number, and the index of an instance in a set that the server has made from a seed. An
+answer is the request's number, a status, the time of its first value, and the bytes of
+the model's result. So communication costs little, and the same for all systems.
 
-Times are those of `time.monotonic`, which all processes of a machine share.
+Times are from `time.monotonic`, which all processes of a machine share.
 """
 
 import socket
 import struct
 from dataclasses import dataclass
 
-REQUEST = struct.Struct("<II")  # number of the request, and of the instance
-ANSWER = struct.Struct("<IBdI")  # number, status, time of the first value, bytes
+REQUEST = struct.Struct("<II")  # request number, instance index
+ANSWER = struct.Struct("<IBdI")  # number, status, time of first value, number of bytes
 ANSWERED, FAILED = 0, 1
 _PART = 1 << 16
 
@@ -23,10 +23,10 @@ class Answer:
     """An answer as it came over the wire.
 
     Attributes:
-        number: Of the request.
+        number: Number of the request.
         status: `ANSWERED` or `FAILED`.
-        first_value: When the request's first value was there.
-        content: What the model returned, or why it failed.
+        first_value: Time of the request's first value.
+        content: The model's result, or the reason of the failure.
     """
 
     number: int
@@ -36,11 +36,11 @@ class Answer:
 
 
 class Reader:
-    """Cuts what comes over a connection into messages.
+    """Splits the bytes of a connection into messages.
 
     Args:
         connection: The connection.
-        request: What a request is made of.
+        request: The format of a request.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Reader:
 
 
 def pack_answer(answer: Answer) -> bytes:
-    """Returns an answer as it goes over the wire."""
+    """Encodes an answer for sending."""
     head = ANSWER.pack(
         answer.number, answer.status, answer.first_value, len(answer.content)
     )

@@ -1,23 +1,24 @@
-"""What does the process that trains still do for a minibatch that workers recorded?
+"""What does the training process still do for a minibatch that workers recorded?
 
-`edbatch.Loader(keep=False, workers=2)` has instances read and recorded by processes,
-and plans here, in a thread, while the device computes. This divides the CPU time of
-that thread per minibatch, and compares it with a step on the device. A worker could
-take over what depends on no state of the model: the structure of the graph and its
-schedule, which the column *movable* adds up. In a clone, on an idle machine:
+`edbatch.Loader(keep=False, workers=2)` reads and records instances in worker processes,
+and plans in a thread of this process while the device computes. This script divides the
+CPU time of that thread per minibatch into parts and compares it with a step on the
+device. Workers could take over the parts that depend on no state of the model: the
+structure of the graph and its schedule; their sum is the column *movable*. In a clone,
+on an idle machine:
 
     python experiments/loader_parts.py
     python experiments/loader_parts.py --workloads tree-lstm --hidden 256
 
-Milliseconds of CPU time of the thread, medians: to receive a recording (unpickled), to
-number its types, to find its structure (who reads whom), to schedule, to lay out (with
-hoisting), to encode, to pad, to fill in external inputs, and to put the plan on the
-device. Steps, of the forward pass and of the gradient, are elapsed milliseconds of a
-plan that lies there; beside *movable* stand its shares of them. *waits* are the elapsed
-milliseconds per minibatch that a loop of either step over such a loader waited for
-plans, *kept* those over a loader of kept recordings, which has no worker but the same
-to plan: where these are small, it is not planning that is waited for. No plan comes
-from the cache.
+Parts are median milliseconds of the thread's CPU time: to receive a recording (with
+unpickling), to number its types, to find its structure (which nodes read which), to
+schedule, to lay out (with hoisting), to encode, to pad, to fill in external inputs, and
+to put the plan on the device. Steps, of the forward pass and of the gradient, are
+elapsed milliseconds with a plan that is on the device; *movable* also shows its shares
+of them. *waits* are the elapsed milliseconds per minibatch that a loop of either step
+over such a loader waits for plans. *waits, kept* are the same for a loader of kept
+recordings, which has no workers but as much to plan: if these are small, planning is
+not the bottleneck. No plan comes from the cache.
 """
 
 import pickle
@@ -58,7 +59,7 @@ PARTS = (
 MOVABLE = ("structure", "schedule")
 STEPS = ("forward", "gradient", "movable", "waits", "waits, kept")
 COLUMNS = ("workload", *PARTS, "all", *STEPS)
-AHEAD = 4  # minibatches that are asked for before one is read
+AHEAD = 4  # minibatches requested before the first one is read
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Clock:
         self.parts: dict[str, list[float]] = {name: [] for name in PARTS}
 
     def timed(self, name: str, call: Callable[[], Any]) -> Any:
-        """Calls, and counts the time for a part."""
+        """Calls a function and adds its time to a part."""
         start = time.thread_time_ns()
         found = call()
         self.parts[name].append((time.thread_time_ns() - start) / 1e6)
@@ -86,7 +87,7 @@ class Clock:
 
 @schedules_are_valid
 class Scheduled:
-    """A policy that returns the schedule of a graph that has one."""
+    """A policy that returns a given schedule."""
 
     name = "scheduled"
 
@@ -101,7 +102,7 @@ class Scheduled:
 def start_workers(
     batched: eb.Batched, data: Sequence[Any], clock: Clock, count: int
 ) -> Workers:
-    """Starts what a loader starts; numbering of types is timed."""
+    """Starts workers like a loader does; the numbering of types is timed."""
     types = batched.types
     unpacker = GraphUnpacker(types)
     settings = {name: getattr(jax.config, name) for name in SETTINGS}
@@ -115,7 +116,7 @@ def start_workers(
 
 
 def plan_in_parts(batched: eb.Batched, graph: eb.DataflowGraph, clock: Clock) -> Any:
-    """Plans a minibatch as a loader does, part by part."""
+    """Plans a minibatch like a loader does, part by part."""
     options, state = batched.options, batched.states.default().planning
     structure = clock.timed("structure", lambda: graph.structure)
     schedule = clock.timed("schedule", lambda: options.policy.schedule(structure))
@@ -159,18 +160,18 @@ def host_parts(
 def wait_ms(
     batched: eb.Batched, data: Sequence[Any], size: int, workers: int, step: Any
 ) -> float:
-    """Returns the milliseconds per minibatch that a loop of a step waits for plans.
+    """Returns the milliseconds per minibatch that a loop of steps waits for plans.
 
     Args:
-        batched: The function.
-        data: Its instances.
+        batched: The batched function.
+        data: The instances.
         size: Instances per minibatch.
-        workers: Processes that record each minibatch anew; 0 to keep recordings.
-        step: Takes a plan.
+        workers: Number of processes that record every minibatch; 0 to keep recordings.
+        step: The step, a function of a plan.
     """
     fresh = {"keep": False, "workers": workers} if workers else {}
     with eb.Loader(batched, data, size, **fresh) as loader:
-        run_all(step, (each.plan for each in loader))  # programs are compiled
+        run_all(step, (each.plan for each in loader))  # compiles the programs
         before = loader.wait_ms
         run_all(step, (each.plan for each in loader))
         return (loader.wait_ms - before) / (len(loader) - 1)

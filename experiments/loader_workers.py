@@ -1,11 +1,11 @@
-"""What does a fresh minibatch cost the process that trains, with workers and without?
+"""What does a fresh minibatch cost the training process, with and without workers?
 
-The CPU time per minibatch of which every instance is read, recorded and planned anew by
-`edbatch.Loader(keep=False)`. In a clone:
+Measures the CPU time per minibatch with `edbatch.Loader(keep=False)`, which reads,
+records and plans every instance again. In a clone:
 
     python experiments/loader_workers.py --workload bilstm-tagger
 
-With ``EDBATCH_NO_EXTENSIONS=1`` in the environment recording is not compiled.
+With ``EDBATCH_NO_EXTENSIONS=1`` in the environment, recording runs in Python.
 """
 
 import time

@@ -1,13 +1,13 @@
 """What does a budget of loops cost, and what does it save?
 
-Each width that chunks of a type may have is a loop to compile. A workload is planned
-with all widths for all types and with smaller budgets (`eb.Sizes(max_loops=)`); the
-programs run the same minibatch, in turns. In a clone, on an idle machine:
+Each width of a type's chunks is a loop to compile. A workload is planned with all
+widths for all types and with smaller budgets (`eb.Sizes(max_loops=)`); the programs run
+the same minibatch alternately. In a clone, on an idle machine:
 
     python experiments/loop_budget.py
     python experiments/loop_budget.py --workloads tree-lstm --hidden 64,256
 
-Seconds are those that JAX and XLA take to trace, lower and compile; milliseconds the
+Seconds are the time of JAX and XLA to trace, lower and compile. Milliseconds are the
 median of a call that waits for its result. Inputs are sampled.
 """
 
@@ -53,7 +53,7 @@ class Arguments:
 
 
 class Compiled(NamedTuple):
-    """A program, and how long it took to make."""
+    """A program, and the time that its compilation took."""
 
     run: Callable[[], Any]
     seconds: float
@@ -76,7 +76,7 @@ def compiled(function: Callable[..., Any], *arguments: Any) -> Compiled:
 
 
 def prepare(model: Any, params: Any, instances: list[Any], budget: str) -> Row:
-    """Plans a minibatch within a budget, and compiles its programs."""
+    """Plans a minibatch within a budget and compiles its programs."""
     sizes = eb.Sizes(max_loops=None if budget == "all" else int(budget))
     batched = eb.batch(model, params=params, sizes=sizes)
     plan = batched.plan(instances)

@@ -1,4 +1,4 @@
-"""Runs a jaxpr equation by equation, and counts what its loops do."""
+"""Runs a jaxpr equation by equation and counts the iterations of its loops."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -32,9 +32,9 @@ class Iterations:
     Attributes:
         kind: ``"while"``, ``"scan"`` or ``"cond"``.
         runs: How often it was reached.
-        iterations: Iterations of a loop, all runs together.
+        iterations: Total iterations of a loop, over all runs.
         branches: How often each branch ran.
-        inner: The loops and conditionals inside, per part, in order.
+        inner: The loops and conditionals inside each part, in order.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Iterations:
 def run_counted(
     function: Callable[..., Any], *arguments: Any
 ) -> tuple[Any, list[Iterations]]:
-    """Runs a function equation by equation, and counts what its loops do.
+    """Runs a function equation by equation and counts the iterations of its loops.
 
     Args:
         function: The function.
@@ -69,7 +69,7 @@ class _Counter:
         self._plans: dict[int, tuple[Any, list[tuple[Any, Any]]]] = {}
 
     def places(self, body: Body) -> list[Iterations]:
-        """The loops and conditionals of a function, those of called ones too."""
+        """Returns a function's loops and conditionals, inner functions included."""
         found = []
         for eqn in body.equations:
             parts = _parts(eqn)
@@ -83,7 +83,7 @@ class _Counter:
         return found
 
     def run(self, body: Body, arguments: Any, places: list[Iterations]) -> list[Any]:
-        """Runs a function, whose loops are counted in `places`."""
+        """Runs a function and counts its loops in `places`."""
         known = dict(body.constants)
         known.update(zip(body.inputs, arguments, strict=True))
 
@@ -102,7 +102,7 @@ class _Counter:
         return [read(atom) for atom in body.outputs]
 
     def _plan(self, body: Body) -> list[tuple[Any, Any]]:
-        """The equations one by one that hold loops, between them compiled functions."""
+        """Returns equations with loops one by one, the others as compiled functions."""
         key = id(body.equations)
         if key in self._plans:
             return self._plans[key][1]
@@ -130,14 +130,14 @@ class _Counter:
                 call = jax.jit(function, compiler_options=options)
                 plan.append((eqns, (inputs, outputs, call)))
             used.update(inputs)
-        self._plans[key] = body.equations, plan[::-1]  # whose id is kept then
+        self._plans[key] = body.equations, plan[::-1]  # equations: keeps their id valid
         return plan[::-1]
 
     def _holds_loops(self, eqn: Any) -> bool:
         return _parts(eqn) is not None or any(map(self.places, inner_bodies(eqn)))
 
     def _equation(self, eqn: Any, inputs: Any, rest: Iterator[Iterations]) -> Any:
-        """Runs an equation that holds loops."""
+        """Runs an equation that contains loops."""
         if (loop := read_while(eqn)) is not None:
             return self._while(loop, inputs, next(rest))
         if (branches := read_branches(eqn)) is not None:
@@ -187,7 +187,7 @@ class _Counter:
 
 
 def _parts(eqn: Any) -> list[Body] | None:
-    """The parts of a loop or a conditional, which are counted apart; or None."""
+    """Returns the parts of a loop or conditional, counted separately, else None."""
     if (loop := read_while(eqn)) is not None:
         return [loop.condition, loop.body]
     if (scan := read_scan(eqn)) is not None:

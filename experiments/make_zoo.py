@@ -1,16 +1,16 @@
 """Makes the policies that come with edbatch, `policies/zoo/`.
 
-Trains one policy per ready workload that names its data, by the command that users
-have. The data are public; `Workload.zoo_data` says which, as paths below one folder. In
-a clone, for a folder that has them:
+Trains one policy for each ready workload that names its data, by the same command that
+users run. The data are public; `Workload.zoo_data` lists them, as paths below one
+folder. In a clone, with these data in a folder:
 
     python experiments/make_zoo.py --data path/to/data
     python experiments/make_zoo.py --data path/to/data --workloads dag-lstm lattice-gru
 
-Where greedy meets the lower bound nothing is trained, and the policy follows greedy.
-The seed and the files decide the policies; the time that training took is in their
-records, so files made again differ in that line. A policy knows its workload's cells,
-not its sizes: it serves every hidden size, and every number of words or labels.
+Where greedy reaches the lower bound, nothing is trained and the policy follows greedy.
+The seed and the data files determine the policies; only the training time in their
+records differs between runs. A policy depends on its workload's cells, not on sizes: it
+serves every hidden size, and every number of words or labels.
 """
 
 import subprocess
@@ -23,7 +23,7 @@ from edbatch.models import WORKLOADS, get_workload
 
 from arguments import option, parse_arguments
 
-# What the command `train-policy` of this very Python runs.
+# The code of the command `train-policy`, to run with this Python.
 _TRAIN_POLICY = "from edbatch.cli.main import train_policy_main; train_policy_main()"
 ZOO = Path(__file__).parents[1] / "policies" / "zoo"
 
@@ -54,14 +54,14 @@ def train(workload: str, arguments: Arguments) -> None:
         "out": [str(arguments.out / f"{workload}.json")],
     }
     with tempfile.TemporaryDirectory() as folder:
-        # The package has policies alone: no metrics beside them.
+        # The package contains only policies, no metrics.
         options["metrics"] = [str(Path(folder) / "metrics.csv")]
         command = [sys.executable, "-c", _TRAIN_POLICY]
         for name, values in options.items():
             for value in values:
                 command += [f"--{name}", value]
         code = subprocess.run(command).returncode
-    if code:  # the command has said why
+    if code:  # the command has printed the reason
         sys.exit(code)
 
 

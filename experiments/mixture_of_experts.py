@@ -1,19 +1,19 @@
-"""How much faster does a minibatch run whose rows belong to one of many experts?
+"""How much faster is a batched mixture of many experts than one call per input?
 
 After the benchmark of Suarez and Zhu: each input passes through one expert, two layers
 of 256 by 256 with a nonlinearity, chosen by the input. The time of a minibatch in one
 compiled program ("batched") is compared with one call of the compiled expert per input
 ("calls"), for 1 to 10,000 experts, whose parameters are a list of trees or one array
-per layer that the cell indexes. 10,000 experts have one layer: two would take 10 GB,
-with the copy that stacks a list. Both sides get arrays that are on the device. The
-batched program is the fine one: the coarse one, which runs until that is compiled,
-takes three times as long.
+per layer that the cell indexes. With 10,000 experts there is one layer: two would take
+10 GB, including the copy that stacks a list. Both sides get arrays that are on the
+device. The batched program is the fine one; the coarse program, which runs until the
+fine one is compiled, takes three times as long.
 
-What no program can beat stands beside it: the first table is how fast this machine
-multiplies two large matrices and reads a large array, and "limit" the time in which it
-would multiply as much as the experts do or read the parameters of those that are
-chosen, whichever is longer. "theirs" is the ratio that they report, on a GPU. In a
-clone:
+The output also shows lower limits of the time. The first table is the speed at which
+this machine multiplies two large matrices and reads a large array. "limit" is the time
+to do the experts' multiplications at this speed, or to read the parameters of the
+chosen experts, whichever is longer. "theirs" is the ratio that Suarez and Zhu report,
+on a GPU. In a clone:
 
     python experiments/mixture_of_experts.py
     python experiments/mixture_of_experts.py --experts 1 10 --forms list --rounds 3
@@ -37,11 +37,11 @@ import edbatch as eb
 
 from arguments import option, parse_arguments
 
-LARGE = 10_000  # experts that have one layer
+LARGE = 10_000  # from this number on, experts have one layer
 FORMS = ("list", "indexed")
 THEIRS = {1: 1190.0, 10: 699.0, 100: 86.0, 1000: 9.4, 10_000: 1.0}
-MATRIX = 2048  # rows of the matrices that show how fast the machine multiplies
-READ = 2**28  # bytes of the array that shows how fast it reads
+MATRIX = 2048  # rows of the matrices that measure the speed of products
+READ = 2**28  # bytes of the array that measures the memory bandwidth
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Arguments:
 
 @eb.cell
 def expert(layers: Any, x: Any) -> Any:
-    """One expert, of its own layers."""
+    """Applies one expert, given its own layers."""
     for weights in layers:
         x = jnp.tanh(x @ weights)
     return x
@@ -65,31 +65,31 @@ def expert(layers: Any, x: Any) -> Any:
 
 @eb.cell
 def indexed_expert(layers: Any, k: Any, x: Any) -> Any:
-    """One expert, of layers of all experts."""
+    """Applies expert `k`, given the layers of all experts."""
     for weights in layers:
         x = jnp.tanh(x @ weights[k])
     return x
 
 
 def list_model(params: Any, instance: Any) -> Any:
-    """A mixture with a list of experts."""
+    """The mixture with a list of experts."""
     k, x = instance
     return expert(params["experts"][k], x)
 
 
 def indexed_model(params: Any, instance: Any) -> Any:
-    """A mixture with one array per layer."""
+    """The mixture with one array per layer."""
     k, x = instance
     return indexed_expert(params["layers"], k, x)
 
 
 @dataclass(frozen=True)
 class Peak:
-    """How fast a machine is.
+    """The peak speed of a machine.
 
     Attributes:
-        flops: Floating-point operations per second, of a product of large matrices.
-        bandwidth: Bytes per second, of the sum of a large array.
+        flops: Floating-point operations per second in a product of large matrices.
+        bandwidth: Bytes per second in the sum of a large array.
     """
 
     flops: float
@@ -98,20 +98,20 @@ class Peak:
 
 @dataclass(frozen=True)
 class Result:
-    """What was measured of one form and number of experts.
+    """Measurements for one form of the parameters and number of experts.
 
     Attributes:
         form: The form of the parameters.
         experts: Number of experts.
-        layers: Layers of each.
+        layers: Layers of each expert.
         record: Seconds to record the inputs one by one, the second time.
         plan: Seconds to plan the recordings, the second time and not from the cache.
         compile: Seconds of the first run.
         batched: Seconds of a run, the median.
-        calls: Seconds of one call per input, the median.
+        calls: Seconds to call the expert once for each input, the median.
         flops: Floating-point operations of the products.
-        read: Bytes of the parameters of the experts that are chosen.
-        error: The largest difference between the two.
+        read: Bytes of the parameters of the chosen experts.
+        error: The largest difference between the results of the two ways.
     """
 
     form: str
@@ -128,16 +128,16 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """How much faster the batched program is."""
+        """Speedup of the batched program."""
         return self.calls / self.batched
 
     def limit(self, peak: Peak) -> float:
-        """Seconds that the arithmetic or the parameters take at least."""
+        """Returns the minimum seconds for the arithmetic or to read the parameters."""
         return max(self.flops / peak.flops, self.read / peak.bandwidth)
 
 
 def measure_peak(rounds: int) -> Peak:
-    """Measures how fast this machine multiplies and reads, the best of some rounds."""
+    """Measures the peak speed of this machine, the best of several rounds."""
     matrix = jnp.ones((MATRIX, MATRIX), jnp.float32)
     array = jnp.ones(READ // 4, jnp.float32)
     multiply, add = jax.jit(lambda x: x @ x), jax.jit(jnp.sum)
@@ -151,7 +151,7 @@ def measure_peak(rounds: int) -> Peak:
 
 
 def make_params(form: str, experts: int, layers: int, arguments: Arguments) -> Any:
-    """Random parameters of a form."""
+    """Samples parameters of a form."""
     keys = jax.random.split(jax.random.key(arguments.seed), layers)
     shape = (experts, arguments.width, arguments.width)
     scale = arguments.width**-0.5
@@ -174,7 +174,7 @@ def measure(form: str, experts: int, arguments: Arguments) -> Result:
     instances = list(zip(chosen, inputs.astype(np.float32), strict=True))
     model = list_model if form == "list" else indexed_model
     batched = eb.batch(model, params=params, cache_bytes=0)
-    batched.plan(instances)  # meets the types
+    batched.plan(instances)  # discovers the types
     recordings, recorded = _timed(lambda: batched.record_all(instances))
     if arguments.devices == 1:
         function, own = batched, params
@@ -207,7 +207,7 @@ def measure(form: str, experts: int, arguments: Arguments) -> Result:
 
 
 def _one_by_one(form: str, params: Any, instances: Any) -> Callable[[], list[Any]]:
-    """One call of the compiled expert per input, all of which are on the device."""
+    """Makes a function that calls the compiled expert for each input, on the device."""
     inputs = [jax.device_put(x) for _, x in instances]
     if form == "list":
         call = jax.jit(expert.function)
@@ -235,7 +235,7 @@ HEADER = (
 
 
 def row(found: Result, peak: Peak) -> str:
-    """A result as a row of a table."""
+    """Formats a result as a row of a table."""
     limit = found.limit(peak)
     return (
         f"| {found.form} | {found.experts:,} | {found.layers} | {found.record:.2f} |"
@@ -249,7 +249,7 @@ def row(found: Result, peak: Peak) -> str:
 
 
 def main(arguments: Arguments) -> list[Result]:
-    """Measures and prints two tables."""
+    """Makes the measurements and prints two tables."""
     if arguments.devices > 1:
         eb.use_cpu_devices(arguments.devices)
     peak = measure_peak(arguments.rounds)

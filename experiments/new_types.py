@@ -1,9 +1,9 @@
 """How long do requests of known shapes wait while others bring new ones?
 
-To one server, one client sends requests of a known length, one after the other; every
-so often another one sends an array of a length that no request had, for which a larger
-program is compiled; or, with `--larger`, one that calls twice as many cells as any
-before. Answers are checked. In a clone, on an idle machine:
+A client sends a server requests of a known length, one after the other. At intervals
+another client sends an array of a new length, for which a larger program is compiled,
+or, with `--larger`, a request that calls twice as many cells as any before. Answers are
+checked. In a clone, on an idle machine:
 
     python experiments/new_types.py
     python experiments/new_types.py --every-s 0.5
@@ -29,10 +29,10 @@ from arguments import option, parse_arguments
 
 HIDDEN = 64
 STEPS = 8
-KNOWN = 4  # lengths that the warm-up has
-MOST = 2**13  # chains of a request
-FEW = 16  # requests in flight, for a program that larger requests outgrow
-SWITCH_S = 2e-4  # as of `edbatch serve`
+KNOWN = 4  # number of lengths in the warm-up
+MOST = 2**13  # maximum number of chains of a request
+FEW = 16  # requests in flight, for a program too small for larger requests
+SWITCH_S = 2e-4  # switch interval of threads, as in `edbatch serve`
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Arguments:
 
 @eb.cell
 def step(params: Any, state: Any) -> Any:
-    """One step of a chain, the same for all requests."""
+    """Makes one step of a chain, the same for all requests."""
     return jnp.tanh(params["weights"] @ state)
 
 
@@ -56,12 +56,12 @@ def join(left: Any, right: Any) -> Any:
 
 @eb.cell
 def total(params: Any, x: Any) -> Any:
-    """Sums up an array, whose length makes a type of its own."""
+    """Returns cumulative sums of an array; each length is a separate type."""
     return jnp.cumsum(params["scale"] * x)
 
 
 def model(params: Any, instance: tuple[Any, int]) -> Any:
-    """Runs some equal chains, joins their ends, and looks at an array."""
+    """Runs some equal chains, joins their ends, and sums up an array."""
     x, chains = instance
     ends = [np.ones(HIDDEN, np.float32)] * chains
     for _ in range(STEPS):
@@ -73,14 +73,14 @@ def model(params: Any, instance: tuple[Any, int]) -> Any:
 
 
 def instance_of(number: int, *, larger: bool) -> tuple[list[float], int]:
-    """Returns a request of a shape, or of a size, that none had before."""
+    """Returns a request of a new shape or, if `larger`, a new size."""
     if larger:
         return [1.0], min(2 ** (5 + number), MOST)
     return [1.0] * (KNOWN + 1 + number), 1
 
 
 def measure(seconds: float, every_s: float, *, larger: bool) -> dict[str, float]:
-    """Sends requests for some time; returns what was answered, and how fast."""
+    """Sends requests for some time; returns the numbers of requests and their times."""
     weights = jax.random.normal(jax.random.key(0), (HIDDEN, HIDDEN)) / HIDDEN**0.5
     params = {"weights": weights, "scale": jnp.float32(2)}
     taken: list[float] = []
@@ -119,7 +119,7 @@ def measure(seconds: float, every_s: float, *, larger: bool) -> dict[str, float]
 
 
 def main(arguments: Arguments) -> None:
-    """Runs the measurement, and prints it."""
+    """Runs the measurement and prints its results."""
     sys.setswitchinterval(SWITCH_S)
     warnings.simplefilter("ignore", ManyTypesWarning)
     found = measure(arguments.seconds, arguments.every_s, larger=arguments.larger)

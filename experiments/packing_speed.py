@@ -1,9 +1,9 @@
-"""Does packing make of a matrix per gate what an expert writes by hand?
+"""Is packing of one matrix per gate as fast as a model packed by hand?
 
 Two models, a tree-LSTM and a bidirectional LSTM tagger, run in three ways on the same
-minibatches with the same parameters: as edbatch ships them, a matrix per gate, without
-packing; the same packed; and written by hand with the matrices of all gates side by
-side. All results agree, or the script ends. In a clone:
+minibatches with the same parameters: as edbatch ships them, with one matrix per gate,
+without packing; the same with packing; and written by hand with the concatenated
+matrices of all gates. The script fails if results differ. In a clone:
 
     python experiments/packing_speed.py
     python experiments/packing_speed.py --hidden 16,64 --batch-size 8
@@ -136,7 +136,7 @@ def pack_tagger(params: Any) -> Any:
     return params | {"layers": layers}
 
 
-# The model by hand, and its parameters made of those of the model per gate.
+# The model written by hand, and the conversion of the parameters to its form.
 BY_HAND: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any], Any]]] = {
     "tree-lstm": (tree_by_hand, pack_tree),
     "bilstm-tagger": (tag_by_hand, pack_tagger),
@@ -145,7 +145,7 @@ UNPACKED = eb.Compiler(packing="never")
 
 
 def measure(name: str, hidden: int, arguments: Arguments) -> np.ndarray:
-    """Times the three ways; milliseconds, [3, minibatches, rounds]."""
+    """Times the three ways; returns milliseconds, [3, minibatches, rounds]."""
     workload = get_workload(name)
     params = workload.init_params(jax.random.key(arguments.seed), hidden)
     model_by_hand, pack = BY_HAND[name]

@@ -1,16 +1,16 @@
-"""What does planning cost per node, and which stage of it?
+"""What does planning cost per node, in total and by stage?
 
-Minibatches drawn at random from a data set of kept recordings are planned, each a fresh
-one: joined, scheduled, laid out, encoded and padded. In a loop of its own, and between
-calls of the compiled forward pass, which take the caches. In a clone, on an idle
-machine:
+Minibatches drawn at random from a data set of kept recordings are planned, none twice:
+joined, scheduled, laid out, encoded and padded. This is timed in a loop that only
+plans, and between calls of the compiled forward pass, which evict the CPU caches. In a
+clone, on an idle machine:
 
     python experiments/planning_speed.py
     python experiments/planning_speed.py --workloads tree-lstm --policy greedy
 
 Microseconds per node: the tenth percentile of all minibatches in the loop, the median
-between calls. The stages are those of the loop; the rest is what stands between them
-and finds the model's state. Inputs are sampled.
+between calls. The stages are those of the loop; *rest* is the code between the stages
+and the lookup of the model's state. Inputs are sampled.
 """
 
 import time
@@ -51,7 +51,7 @@ def elapsed_us(call: Callable[[], Any]) -> float:
 def stage_times(
     batched: eb.Batched, recordings: Sequence[eb.DataflowGraph]
 ) -> tuple[Encoded, dict[str, float]]:
-    """Plans a minibatch stage by stage; also returns microseconds by stage."""
+    """Plans a minibatch stage by stage; also returns the microseconds of each stage."""
     found: dict[str, float] = {}
     last = time.perf_counter_ns()
 
@@ -110,7 +110,7 @@ def measure(name: str, arguments: Arguments) -> str:
         between.append(elapsed_us(lambda e=each: batched.plan(e)))
     stages = [stage_times(batched, each)[1] for each in sets()]
     own = [np.percentile([each[name] for each in stages], 10) for name in STAGES]
-    own[2] -= own[1]  # to lay out, it is scheduled once more
+    own[2] -= own[1]  # lay_out schedules once more
     times = [loop, np.median(between), *own, loop - sum(own)]
     return ROW.format(name, nodes, *(f"{each / nodes:.3f}" for each in times))
 

@@ -1,10 +1,11 @@
-"""What does each part of a learned policy bring?
+"""What does each part of a learned policy contribute?
 
-A ready-made policy is taken apart: the encoding alone (the type whose batch lowers the
-smoothed bound most, all weights 1), with the tuned weights, with the learned table, and
-with the guard that `edbatch.batch` puts around it. All schedule the same minibatches,
-drawn from the fifth of the data that training made no use of; without data, instances
-are sampled. In a clone, for a folder that has the data sets of `make_zoo.py`:
+A ready-made policy is taken apart: the encoding alone (it picks the type whose batch
+lowers the smoothed bound most, with all weights 1), with the tuned weights, with the
+learned table, and with the guard that `edbatch.batch` puts around it. All schedule the
+same minibatches, drawn from the fifth of the data that training did not use; without
+data, instances are sampled. In a clone, with the data sets of `make_zoo.py` in a
+folder:
 
     python experiments/policy_parts.py --data path/to/data
     python experiments/policy_parts.py --workloads lattice-lstm
@@ -41,7 +42,7 @@ LEARNED = (
     "dag-lstm",
     "neural-module-network",
 )
-_INSTANCES = 500  # that are sampled at least
+_INSTANCES = 500  # minimum number of sampled instances
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def minibatches(workload: str, arguments: Arguments) -> list[GraphStructure]:
 
 
 def parts(workload: str, graphs: list[GraphStructure]) -> list[Comparison]:
-    """Compares greedy with the parts of a policy, each with those before it."""
+    """Compares greedy with the parts of a policy, each added to the previous ones."""
     whole = get_policy(f"zoo:{workload}")
     assert isinstance(whole, StateMachine), "policies in files are state machines"
     weighted = replace(whole, states=())

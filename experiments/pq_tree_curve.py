@@ -1,24 +1,25 @@
-"""How does the time of PQ-tree reductions grow with leaves and sizes of subsets?
+"""How does the time of PQ-tree reductions grow with the leaves and the subsets' sizes?
 
 Subsets are drawn in several ways until their sizes add up to ten times the number of
-leaves, and all of them reduce one tree. If the cost is linear, the last column, the
-time per leaf, subset and element, stays level down the rows of a kind.
+leaves; all of them reduce one tree. If the cost is linear, the last column, the time
+per leaf, subset and element, is constant over the rows of a kind.
 
     short, medium, long   intervals of a hidden order, of up to 5, up to 200, or up to
                           half of all leaves: all are accepted
-    nested                the leaves halved again and again, in random order: accepted
-    mixed                 by turns an interval of up to 20 leaves and as many leaves
-                          without any order: most are refused
-    refused               all are, and cost as much as a refusal can: three leaves, each
-                          below a path of up to 1000 nodes, which are visited in vain
+    nested                the leaves halved repeatedly, in random order: accepted
+    mixed                 alternately an interval of up to 20 leaves and as many random
+                          leaves: most are refused
+    refused               all are refused, at the maximum cost of a refusal: three
+                          leaves, each below a path of up to 1000 nodes that are visited
+                          in vain
 
-Below that: many small trees, each made, reduced by three subsets and read.
+The second table is for many small trees, each made, reduced by three subsets and read.
 
     python experiments/pq_tree_curve.py
     python experiments/pq_tree_curve.py --most-leaves 1000000 --kinds short,mixed
 
-Takes 15 seconds on one core. A node fills a line of the cache, so times per element
-also grow where a tree no longer fits into it.
+Takes 15 seconds on one core. A node fills a cache line, so times per element also grow
+when a tree no longer fits into the cache.
 """
 
 import time
@@ -52,9 +53,9 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Subsets:
-    """M subsets, to be reduced in this order; S elements.
+    """M subsets of S elements in total, to be reduced in this order.
 
-    The first ones may only prepare the tree and are not timed.
+    The first ``prepare`` subsets only prepare the tree and are not timed.
     """
 
     start: np.ndarray  # [M + 1] int64
@@ -71,7 +72,7 @@ Draw = Callable[[np.random.Generator, int, int], Subsets]
 
 
 def interval(rng: np.random.Generator, order: np.ndarray, longest: int) -> np.ndarray:
-    """Some neighbours in the order, shuffled."""
+    """Draws an interval of the order, shuffled."""
     length = rng.integers(2, max(2, min(longest, len(order))), endpoint=True)
     first = rng.integers(0, len(order) - length, endpoint=True)
     return rng.permutation(order[first : first + length])
@@ -110,8 +111,8 @@ def mixed(rng: np.random.Generator, n: int, size: int) -> Subsets:
 
 
 def refused(rng: np.random.Generator, n: int, size: int) -> Subsets:
-    """Three groups, in each the first two leaves, three, four and so on."""
-    # Longer paths take subsets of quadratic size to make.
+    """Draws, from each of three groups, the first two leaves, three, four and so on."""
+    # To make longer paths takes subsets whose total size is quadratic.
     depth = min(n // 3, 1000)
     groups = np.split(np.arange(3 * depth), 3)
     paths = [group[:k] for group in groups for k in range(2, depth + 1)]

@@ -1,11 +1,12 @@
-"""A deployment of Ray Serve in whose replicas `eb.Server` runs the requests.
+"""A Ray Serve deployment whose replicas run requests with `eb.Server`.
 
-This is what one writes to serve a model with Ray, in a module that replicas can import.
-docs/serve-a-model.md explains the settings; `ray_serve.py` beside this file runs it.
+This is an example of the code to write to serve a model with Ray, in a module that
+replicas can import. docs/serve-a-model.md explains the settings; `ray_serve.py` in the
+same folder runs it.
 
-The model looks for the fixed point of a layer (Bai et al., "Deep Equilibrium Models",
-NeurIPS 2019, forwards only): it stops where a step changes less than the request
-tolerates, so how long a request takes is decided by what is computed for it.
+The model iterates a layer to its fixed point (Bai et al., "Deep Equilibrium Models",
+NeurIPS 2019, forward pass only). It stops when a step changes the state by no more than
+the request's tolerance, so the duration of a request depends on computed values.
 """
 
 import asyncio
@@ -28,18 +29,18 @@ import edbatch as eb
 
 WIDTH = 16  # numbers per request
 MOST_STEPS = 20_000
-logger = logging.getLogger("ray.serve")  # Ray shows it to whoever deploys
+logger = logging.getLogger("ray.serve")  # Ray shows its messages to the deployer
 
 
 @eb.cell
 def step(params: Any, h: Array, x: Array) -> tuple[Array, Array]:
-    """Makes one step to the fixed point; returns it and the greatest change."""
+    """Makes one step; returns the new state and the largest change."""
     new = 0.5 * h + 0.5 * jnp.tanh(h @ params["W"] + x)
     return new, jnp.abs(new - h).max()
 
 
 def settle(params: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """The model, for one request: steps until one changes no more than is tolerated."""
+    """The model, for one request: steps until a change is within the tolerance."""
     x = np.asarray(request["x"], np.float32)
     if x.shape != (WIDTH,):
         raise ValueError(f"x is a list of {WIDTH} numbers but has the shape {x.shape}")
@@ -54,12 +55,12 @@ def settle(params: Any, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_params() -> dict[str, Array]:
-    """Makes parameters; a service would read a file."""
+    """Makes parameters; a real service would read a file."""
     return {"W": 0.2 * jax.random.normal(jax.random.key(0), (WIDTH, WIDTH))}
 
 
 def sample(seed: int, count: int) -> list[dict[str, Any]]:
-    """Samples requests, as they are in JSON."""
+    """Samples requests in their JSON form."""
     rng = np.random.default_rng(seed)
     return [
         {
@@ -72,12 +73,12 @@ def sample(seed: int, count: int) -> list[dict[str, Any]]:
 
 @serve.deployment
 class Replica:
-    """Answers calls of handles (`answer`), and of HTTP (POST, JSON).
+    """Answers calls of handles (`answer`) and HTTP requests (POST, JSON).
 
-    Ray sends a replica requests once it is constructed, so after the warm-up.
+    Ray sends requests to a replica once it is constructed, that is, after the warm-up.
 
     Args:
-        max_in_flight: Requests that run together, as of `edbatch.Server`.
+        max_in_flight: Requests that run together, as for `edbatch.Server`.
     """
 
     def __init__(self, max_in_flight: int) -> None:
@@ -86,7 +87,7 @@ class Replica:
             eb.batch(settle),
             make_params(),
             max_in_flight=max_in_flight,
-            max_waiting=self.max_ongoing,  # all that Ray sends: it does the refusing
+            max_waiting=self.max_ongoing,  # all that Ray sends; Ray refuses the rest
         )
         self.server.warm_up(sample(0, max_in_flight))
         self.compiled_ahead = len(eb.compile_report())
@@ -94,7 +95,7 @@ class Replica:
     async def answer(
         self, request: dict[str, Any], deadline_ms: float | None = None
     ) -> dict[str, Any]:
-        """Answers; where Ray cancels this, the request ends before the next wave."""
+        """Answers a request; if Ray cancels the call, it ends before the next wave."""
         return await self.server.submit(request, deadline_ms=deadline_ms)
 
     async def __call__(self, request: Request) -> JSONResponse:
@@ -105,12 +106,12 @@ class Replica:
         return JSONResponse({**found, "h": found["h"].tolist()})
 
     def check_health(self) -> None:
-        """Ray asks every few seconds, and replaces the replica if this raises."""
+        """Called by Ray every few seconds; if it raises, Ray replaces the replica."""
         if not self.server.is_running:
             raise RuntimeError("the server of this replica answers no more requests")
 
     def describe(self) -> dict[str, Any]:
-        """Says which process this is, and what its server has done."""
+        """Returns the process id and the server's statistics."""
         return {
             "pid": os.getpid(),
             "max_ongoing": self.max_ongoing,
@@ -119,14 +120,14 @@ class Replica:
         }
 
     def __del__(self) -> None:
-        """Ray stops a replica when it has answered all that it took."""
+        """Closes the server; Ray stops a replica after its last accepted request."""
         if hasattr(self, "server"):
             self.server.close()
 
 
 def check_max_ongoing(max_in_flight: int) -> int:
-    """Returns how many requests Ray sends at most; warns if they cannot fill a wave."""
-    # Not public, but Ray's own `serve.batch` has nowhere else to read it, either.
+    """Returns Ray's maximum of ongoing requests; warns if they cannot fill a wave."""
+    # Not public, but Ray's own `serve.batch` reads it from here, too.
     config = serve.get_replica_context()._deployment_config
     most = config.max_ongoing_requests
     if most < max_in_flight:
@@ -144,20 +145,20 @@ def application(*, max_in_flight: int = 32, **options: Any) -> serve.Application
 
     Args:
         max_in_flight: Requests that a replica runs together.
-        options: Options of `serve.deployment` that differ from these.
+        options: Options of `serve.deployment` that override the ones set here.
 
     Returns:
         The application.
     """
     own: dict[str, Any] = {
-        # Twice what runs: when requests leave a wave, others are there to join it.
+        # Twice max_in_flight: when requests leave a wave, others can join at once.
         "max_ongoing_requests": 2 * max_in_flight,
-        # The rest waits at the handle or proxy where it came in. Above this, clients
-        # get a BackPressureError, or the status 503.
+        # Further requests wait at the handle or proxy that received them. Above this
+        # number, clients get a BackPressureError, or the status 503.
         "max_queued_requests": 16 * max_in_flight,
         "health_check_period_s": 2,
         "graceful_shutdown_timeout_s": 30,
-        "logging_config": {"enable_access_log": False},  # a line for each request
+        "logging_config": {"enable_access_log": False},  # has a line for each request
     }
     if "autoscaling_config" not in options:
         own["num_replicas"] = 2
@@ -167,31 +168,31 @@ def application(*, max_in_flight: int = 32, **options: Any) -> serve.Application
 def autoscaling(max_in_flight: int, most: int) -> dict[str, Any]:
     """Makes the option `autoscaling_config`, for one to ``most`` replicas.
 
-    Ray keeps the ongoing requests per replica, those that wait included, at the target.
-    Its default, 2, would start replicas long before waves are full.
+    Ray keeps the number of ongoing requests per replica, including waiting ones, at the
+    target. Its default, 2, would start replicas long before waves are full.
     """
     return {
         "min_replicas": 1,
         "max_replicas": most,
         "target_ongoing_requests": max_in_flight,
-        "upscale_delay_s": 10,  # a replica takes longer than that to warm up
+        "upscale_delay_s": 10,  # the warm-up of a replica takes longer
         "downscale_delay_s": 300,
     }
 
 
 class Client:
-    """Sends requests to a deployment, and sends those again whose replica died.
+    """Sends requests to a deployment, and sends a request again if its replica died.
 
-    Ray itself sends a request to another replica as long as none has taken it. One that
-    was taken ends with its replica, by a `RayActorError`; Ray cannot know that asking
-    twice does no harm, and the client does.
+    Ray itself sends a request to another replica as long as no replica has accepted it.
+    An accepted request fails with its replica, with a `RayActorError`: Ray cannot know
+    that a repetition does no harm, but the client does.
 
     Args:
         handle: The handle that `serve.run` returns.
-        attempts: How often to send a request at most.
+        attempts: Maximum number of attempts per request.
 
     Attributes:
-        retried: How many requests were sent again.
+        retried: Number of repeated attempts.
     """
 
     def __init__(self, handle: DeploymentHandle, attempts: int = 3) -> None:
@@ -201,12 +202,12 @@ class Client:
     async def ask(
         self, request: dict[str, Any], *, deadline_ms: float | None = None
     ) -> dict[str, Any]:
-        """Sends a request and waits for its answer; cancelled, it cancels the request.
+        """Sends a request and waits for its answer; cancellation cancels the request.
 
         Raises:
-            Exception: What the model or the server raises for it.
-            RayActorError: All attempts ended with their replicas.
-            BackPressureError: Too many requests wait already.
+            Exception: Raised by the model or the server for the request.
+            RayActorError: The replicas of all attempts died.
+            BackPressureError: Too many requests are waiting.
         """
         for attempt in range(1, self.attempts + 1):
             response = self.handle.answer.remote(request, deadline_ms)

@@ -1,7 +1,7 @@
-"""A cluster of Ray on this machine alone, for experiments and tests.
+"""A Ray cluster on this machine only, for experiments and tests.
 
-Import this module before `ray`, which reads the environment when it is imported. What
-Ray opens listens on the loopback address, and ends with the block:
+Import this module before `ray`, which reads the environment when it is imported. The
+cluster listens only on the loopback address, and ends with the block:
 
     with local_cluster(cpus=2):
         handle = serve.run(application())
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# Ray takes a public address of the machine otherwise, even for 127.0.0.1.
+# Otherwise Ray uses a public address of the machine, even for 127.0.0.1.
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
@@ -25,16 +25,16 @@ LOOPBACK = "127.0.0.1"
 
 @contextmanager
 def local_cluster(cpus: int = 2, port: int | None = None) -> Iterator[Path]:
-    """Starts Ray and Ray Serve, without a dashboard, and ends both.
+    """Starts Ray and Ray Serve, without a dashboard, and stops both at the end.
 
     Args:
-        cpus: Cores that Ray hands out; a replica takes one by default.
-        port: For HTTP; without it, only handles reach deployments.
+        cpus: Number of cores for Ray; a replica takes one by default.
+        port: HTTP port; without it, deployments can be reached only by handles.
 
     Yields:
         The folder of logs.
     """
-    # The processes that Ray starts import what lies beside this file.
+    # The processes that Ray starts import modules from this file's folder.
     os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parent)
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as own:
         ray.init(
@@ -57,10 +57,10 @@ def local_cluster(cpus: int = 2, port: int | None = None) -> Iterator[Path]:
 
 
 def stay_on_loopback() -> None:
-    """Runs first in each process of Ray: replicas, too, listen on the loopback address.
+    """Makes replicas listen on the loopback address; runs first in each Ray process.
 
-    Each replica has a port for calls between deployments, which Ray 2.60 opens on all
-    addresses of the machine, whatever the node's address is.
+    Each replica has a port for calls between deployments. Ray 2.60 opens it on all
+    addresses of the machine, regardless of the node's address.
     """
     from ray.serve._private import replica
 

@@ -1,15 +1,15 @@
-"""What becomes of requests when a replica dies? A deployment of Ray Serve under load.
+"""What happens to requests when a replica dies? A Ray Serve deployment under load.
 
 In a clone:
 
     pip install -e ".[ray]"
     python experiments/ray_serve.py
 
-starts Ray on this machine, on the loopback address alone, deploys `ray_deployment.py`
-beside this file and sends requests, so many at once that all replicas are full. When a
-third is answered it kills a replica (SIGKILL). It prints how many requests were
-answered, how many answers were wrong, by the equations in float64, how often one was
-sent again since its replica had died with it, and how many were lost.
+The script starts Ray on this machine, on the loopback address only, deploys
+`ray_deployment.py` of the same folder and sends enough requests at once to fill all
+replicas. When a third of them are answered, it kills a replica (SIGKILL). It prints the
+number of answered requests, of wrong answers (checked by the equations in float64), of
+requests sent again because their replica died, and of lost requests.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# Before Ray, which reads the environment that this sets.
+# Import before Ray: this sets the environment that Ray reads.
 from ray_local import local_cluster
 
 # isort: split
@@ -42,14 +42,14 @@ class Arguments:
 
 @dataclass
 class Outcome:
-    """What became of the requests.
+    """The outcome of the requests.
 
     Attributes:
-        answered: Requests that were answered.
-        wrong: Those whose answers are wrong.
-        retried: How often one was sent again.
-        lost: The exceptions of those without an answer.
-        killed: The process that was killed.
+        answered: Number of answered requests.
+        wrong: Number of wrong answers.
+        retried: Number of repeated attempts.
+        lost: The exceptions of unanswered requests.
+        killed: Id of the killed process.
     """
 
     answered: int = 0
@@ -68,14 +68,14 @@ def is_right(request: dict[str, Any], answer: dict[str, Any]) -> bool:
         new = 0.5 * h + 0.5 * np.tanh(h @ weights + x)
         changes.append(np.abs(new - h).max())
         h = new
-    # Rounding may decide about a change that is as good as the tolerance.
+    # For a change close to the tolerance, rounding decides whether the model stops.
     stops = changes[-1] <= tolerance + 1e-6
     stops = stops and all(each > tolerance - 1e-6 for each in changes[:-1])
     return stops and np.allclose(answer["h"], h, atol=1e-5)
 
 
 async def describe_all(handle: DeploymentHandle, replicas: int) -> dict[int, Any]:
-    """Waits until so many replicas have described themselves; by process."""
+    """Waits for descriptions of `replicas` replicas; returns them by process id."""
     found: dict[int, Any] = {}
     while len(found) < replicas:
         each = await handle.describe.remote()
@@ -86,7 +86,7 @@ async def describe_all(handle: DeploymentHandle, replicas: int) -> dict[int, Any
 async def load(
     client: Client, requests: Sequence[dict[str, Any]], at_once: int, kill: int | None
 ) -> Outcome:
-    """Sends requests, so many at once; kills a process when a third is answered."""
+    """Sends requests, `at_once` at a time; kills a process when a third is answered."""
     outcome, places = Outcome(), asyncio.Semaphore(at_once)
 
     async def send(request: dict[str, Any]) -> None:
@@ -108,7 +108,7 @@ async def load(
 
 
 async def kill_one(handle: DeploymentHandle, arguments: Arguments) -> Outcome:
-    """Runs the load, kills a replica, and waits until another stands in its place."""
+    """Runs the load, kills a replica, and waits until another has replaced it."""
     before = await describe_all(handle, arguments.replicas)
     requests = sample(arguments.seed, arguments.requests)
     outcome = await load(Client(handle), requests, arguments.at_once, min(before))

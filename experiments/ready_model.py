@@ -1,4 +1,4 @@
-"""What scripts that time ready workloads share: a model and inputs, and a clock."""
+"""Shared by scripts that time ready workloads: a model with inputs, and a clock."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from edbatch.models import get_workload
 
 
 class ReadyModel(NamedTuple):
-    """The model of a workload, its parameters, and instances that are sampled."""
+    """The model of a workload, its parameters, and sampled instances."""
 
     model: Callable[..., Any]
     params: Any
@@ -28,7 +28,7 @@ def ready_model(name: str, hidden: int, count: int, seed: int) -> ReadyModel:
         seed: Seed of inputs and parameters.
 
     Returns:
-        The model, and what it is called with.
+        The model, its parameters and instances.
     """
     workload = get_workload(name)
     params = workload.init_params(jax.random.key(seed), hidden)

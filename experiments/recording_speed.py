@@ -1,13 +1,13 @@
-"""What does recording cost per node, beside the model's own Python?
+"""What does recording cost per node, in addition to the model's own Python?
 
-A workload is recorded in a loop of its own, and between calls of the batched function
-on instances, which take the caches. Then the model runs with cells that do nothing;
-what it takes then is its own. In a clone, on an idle machine:
+A workload is recorded in a loop that only records, and between calls of the batched
+function on instances, which evict the CPU caches. Then the model runs with cells that
+do nothing, to measure the time of its own code. In a clone, on an idle machine:
 
     python experiments/recording_speed.py
     EDBATCH_NO_EXTENSIONS=1 python experiments/recording_speed.py
 
-Microseconds of CPU time per node: the least of all rounds in the loop, the median
+Microseconds of CPU time per node: the minimum of all rounds in the loop, the median
 between calls. Inputs are sampled.
 """
 
@@ -41,11 +41,11 @@ class Arguments(SpeedArguments):
     rounds: int = option(25, "How often everything is timed.")
 
 
-Put = Callable[[Any], None]  # puts something else in a place
+Put = Callable[[Any], None]  # replaces the content of a place
 
 
 def find_cells(model: Any) -> Iterator[tuple[Put, eb.Cell]]:
-    """Finds the cells that a ready model calls, and what replaces each."""
+    """Finds the cells that a ready model calls, each with a function to replace it."""
     seen: set[int] = set()
     waiting = [model]
     while waiting:
@@ -61,7 +61,7 @@ def find_cells(model: Any) -> Iterator[tuple[Put, eb.Cell]]:
 
 
 def places_in(function: Any) -> list[tuple[Put, Any]]:
-    """Lists what a function of a model can name, and what replaces each."""
+    """Lists the objects that a model's function can name, each with its `Put`."""
     if isinstance(function, partial):
         found = [(partial_put(function, k), x) for k, x in enumerate(function.args)]
         return [*found, (lambda new: None, function.func)]
@@ -152,7 +152,7 @@ def measure(name: str, arguments: Arguments) -> str:
 
 
 def main(arguments: Arguments) -> None:
-    """Prints a row per workload; ``loop`` and ``between`` are without the own part."""
+    """Prints a row per workload; ``loop`` and ``between`` exclude ``own``."""
     print("recording is", "compiled" if eb.recording_is_compiled() else "in Python")
     print(HEAD)
     for name in arguments.workloads.split(","):

@@ -1,7 +1,7 @@
-"""Runs the notebooks again and keeps their outputs.
+"""Runs the notebooks again and stores their outputs.
 
-What is kept names no path, time or version, so that notebooks which show the same are
-the same. In a clone:
+The stored outputs contain no path, time or version, so that notebooks with the same
+output are identical. In a clone:
 
     pip install -e ".[dev]"
     python experiments/run_notebooks.py

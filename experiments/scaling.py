@@ -1,10 +1,9 @@
 """How much faster do two CPU devices train than one?
 
-Value and gradient of a tree-LSTM on minibatches of parse trees, as they come from a
-treebank's sampler: on one device, which has all cores for its operations, against
-`batched.sharded()` on several. How many devices there are is fixed when JAX starts, so
-each has processes of its own; they take turns. All losses agree, or the script ends. In
-a clone:
+Times value and gradient of a tree-LSTM on minibatches of sampled parse trees: on one
+device, whose operations use all cores, and with `batched.sharded()` on several. The
+number of devices is fixed when JAX starts, so each number is measured in separate
+processes, alternately. The script fails if losses differ. In a clone:
 
     python experiments/scaling.py
     python experiments/scaling.py --measure forward
@@ -12,8 +11,8 @@ a clone:
     python experiments/scaling.py --hidden 16 --batch-size 8 --repeats 1
 
 `training` is an epoch of `edbatch.training.Trainer`, whose loader plans minibatches in
-a thread, and `inference` a pass over the data with such a loader; the others are steps
-alone, their plans on the devices.
+a thread, and `inference` a pass over the data with such a loader. The other measures
+are of steps alone, with plans that are on the devices.
 
 Takes ten minutes on two cores, most of it to compile. Keep the machine otherwise idle.
 """
@@ -41,7 +40,7 @@ from edbatch.training import Trainer
 from arguments import option, parse_arguments
 
 ROW = "{:14} {:>6} {:>8} {:>10} {:>12} {:>10}"
-LOADED = ("training", "inference")  # minibatches of a loader, planned as they run
+LOADED = ("training", "inference")  # these plan minibatches with a loader as they run
 HEAD = ROW.format("workload", "hidden", "devices", "ms", "nodes/s", "against 1")
 
 
@@ -64,7 +63,7 @@ class Arguments:
 
 
 def measure(arguments: Arguments) -> dict[str, Any]:
-    """Times training on the devices of this process."""
+    """Measures on the devices of this process."""
     eb.use_tiers("fine")
     workload = get_workload(arguments.workload)
     key = jax.random.key(arguments.seed)
@@ -117,7 +116,7 @@ def _train_epoch(loader: eb.Loader, trainer: Trainer) -> None:
 
 
 def _transform(measure: str) -> Callable[..., Any]:
-    """What is measured of a loss."""
+    """Returns the transformation of the loss that is measured."""
     known: dict[str, Callable[..., Any]] = {
         "forward": lambda loss: loss,
         "gradient": jax.value_and_grad,
@@ -131,7 +130,7 @@ def _transform(measure: str) -> Callable[..., Any]:
 
 
 def measure_elsewhere(devices: int, arguments: Arguments) -> dict[str, Any]:
-    """Times training in a process with so many CPU devices."""
+    """Measures in a separate process with `devices` CPU devices."""
     words = [
         f"--{name.replace('_', '-')}={value}"
         for name, value in asdict(replace(arguments, devices=str(devices))).items()
@@ -151,7 +150,7 @@ def measure_elsewhere(devices: int, arguments: Arguments) -> dict[str, Any]:
 
 
 def compare(arguments: Arguments) -> list[list[dict[str, Any]]]:
-    """Measures all numbers of devices at one size; [devices][repeats]."""
+    """Measures all numbers of devices at one size; returns [devices][repeats]."""
     counts = [int(each) for each in arguments.devices.split(",")]
     rounds = [
         [measure_elsewhere(each, arguments) for each in counts]

@@ -1,24 +1,25 @@
-"""Does a server under load answer every good request rightly, whatever others do?
+"""Does a server under load answer every good request correctly despite faulty ones?
 
-Requests come to an `edbatch.Server` by a Poisson process at 80% of its capacity, which
-is measured first, with the same requests. The server has a process
-(`fault_server.py`), its clients have another (`fault_clients.py`), so that they take no
-lock from it. One request in a hundred is poisoned (the model raises at once, or after
-all cells, or a word does not fit its dtype), one is cancelled, one oversized
-(`max_nodes`), one has a deadline that expires, and of one the client hangs up (it
+Requests are sent to an `edbatch.Server` as a Poisson process at 80% of its capacity,
+which is measured first, with the same requests. The server runs in one process
+(`fault_server.py`) and its clients in another (`fault_clients.py`), so that they do not
+compete for locks. Of a hundred requests, one is poisoned (the model raises at once, or
+after all cells, or a word does not fit its dtype), one is cancelled, one is oversized
+(`max_nodes`), one has a deadline that expires, and for one the client hangs up (it
 closes its connection, and an event loop's task is cancelled). Every ten seconds the
-parameters are swapped between two sets. A good request's answer has to be that of the
-unbatched model under a set that was current between its submission and its answer. In a
-clone, on an idle machine:
+parameters are swapped between two sets. The answer to a good request must equal the
+unbatched model's answer for a set that was current between its submission and its
+answer. In a clone, on an idle machine:
 
     python experiments/serving_faults.py --data ../shared/data --out faults
     python experiments/serving_faults.py --workloads tree-lstm --minutes 1
     python experiments/serving_faults.py --data ../shared/data --budget-min 36
 
-The last one shares out 36 minutes, warm-up included. The folder gets a file of JSON for
-each workload, and `table.md` of all. Exits with 1 if a good request failed or was lost,
-an answer is wrong, the server did not drain, or memory grew. Requests that were
-refused, since too many waited, are counted: a server that keeps up refuses none.
+The last command divides 36 minutes among the workloads, warm-up included. The folder
+gets a JSON file for each workload, and `table.md` of all. The script exits with 1 if a
+good request failed or was lost, an answer is wrong, the server did not drain, or memory
+grew. Requests refused because too many were waiting are counted; a server that keeps up
+refuses none.
 """
 
 import json
@@ -33,16 +34,16 @@ from faulty_requests import GOOD
 
 from arguments import parse_arguments
 
-_LEAST_MINUTES = 0.5  # of a trial, however little is left of the budget
-_END_MINUTES = 0.3  # to drain and to end
+_LEAST_MINUTES = 0.5  # minimum length of a trial, even if the budget is used up
+_END_MINUTES = 0.3  # reserved for draining and shutdown
 
 
 def is_fine(found: dict[str, Any], growth_percent: float) -> bool:
-    """Whether all went as it should.
+    """Whether a trial succeeded.
 
     Args:
-        found: What came of a trial.
-        growth_percent: By how much memory may have grown.
+        found: The results of the trial.
+        growth_percent: Allowed growth of memory.
     """
     bad = found["wrong"] + found["failed_otherwise"] + found["lost"]
     grew = found["rss_growth_percent"] > growth_percent
@@ -50,7 +51,7 @@ def is_fine(found: dict[str, Any], growth_percent: float) -> bool:
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
-    """Returns what came of trials, as Markdown."""
+    """Returns the results of trials as a Markdown table."""
     lines = [
         "| | sent | good, all answered rightly | wrong | failed otherwise | lost"
         " | refused | swaps | p50 / p99 ms | sent late, p99 ms | memory | drained |",
@@ -78,15 +79,15 @@ def table(results: Sequence[dict[str, Any]]) -> str:
 
 
 def measure(workload: str, own: Arguments, end: float) -> dict[str, Any]:
-    """Measures a workload's capacity, and makes a trial.
+    """Measures a workload's capacity and makes a trial.
 
     Args:
-        workload: Its name.
+        workload: The workload's name.
         own: The arguments.
-        end: When all of it is to end, by `time.monotonic`.
+        end: Time at which all of this should end, by `time.monotonic`.
 
     Returns:
-        What came of the trial, for JSON.
+        The results of the trial, for JSON.
     """
     with Bench(workload, own) as bench:
         capacity = bench.capacity()
@@ -101,7 +102,7 @@ def measure(workload: str, own: Arguments, end: float) -> dict[str, Any]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs trials, and writes files; returns 1 if something went wrong."""
+    """Runs the trials and writes the files; returns 1 if a trial failed."""
     own = parse_arguments(Arguments, __doc__, words)
     own.out.mkdir(parents=True, exist_ok=True)
     names, results = own.workloads.split(","), []

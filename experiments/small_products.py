@@ -1,18 +1,18 @@
-"""By which library do a CPU's products run faster: YNNPACK's threads, or Eigen's?
+"""Which library runs a CPU's products faster: YNNPACK with its threads, or Eigen?
 
-XLA runs the products of a program by YNNPACK where an option does not forbid it. Fine
-programs whose cells all have few multiply-adds for a row, and most of these in wide
-chunks, are compiled with that option (`small_product` of `edbatch/target.py`). This
-compiles programs of ready workloads both ways and runs them in turns. In a clone, on an
-idle machine:
+XLA runs the products of a program with YNNPACK unless an option forbids it. A fine
+program is compiled with that option if all its cells have few multiply-adds per row and
+most multiply-adds are in wide chunks (`small_product` of `edbatch/target.py`). This
+script compiles programs of ready workloads both ways and runs them alternately. In a
+clone, on an idle machine:
 
     python experiments/small_products.py
     python experiments/small_products.py --workloads tree-lstm --hidden 128
     python experiments/small_products.py --workloads tree-lstm --hidden 256 --cores 1
 
-Columns: *work*, the multiply-adds for a row of the largest cell; *small*, whether
-programs get the option; then elapsed milliseconds of the forward pass and of value and
-gradient, each by YNNPACK, by Eigen, and the share of the second in the first, medians.
+Columns: *work*, the multiply-adds per row of the largest cell; *small*, whether
+programs get the option; then median elapsed milliseconds of the forward pass and of
+value and gradient, each with YNNPACK and with Eigen, and the ratio of Eigen to YNNPACK.
 Takes ten minutes on two cores, most of it to compile.
 """
 
@@ -50,7 +50,7 @@ class Arguments:
 
 
 def measure(name: str, hidden: int, arguments: Arguments) -> str:
-    """Measures one workload; a row of the table."""
+    """Measures one workload; returns a row of the table."""
     workload = get_workload(name)
     params = workload.init_params(jax.random.key(arguments.seed), hidden)
     batched = eb.batch(workload.model, params=params)
@@ -74,7 +74,7 @@ def measure(name: str, hidden: int, arguments: Arguments) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Prints a row per workload and length of states."""
+    """Prints a row per workload and hidden size."""
     arguments = parse_arguments(Arguments, __doc__, words)
     if arguments.cores:
         cores = sorted(os.sched_getaffinity(0))[: arguments.cores]

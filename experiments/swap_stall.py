@@ -1,10 +1,10 @@
 """How long does a step wait while the background thread compiles?
 
-A loop of training steps with `eb.jit`: coarse ones, then those during which the fine
-program is traced, lowered and compiled in the background, then fine ones. The longest
-and the median step of each part are printed, and the longest while the thread traces
-and lowers, for which it needs Python's lock, apart from those while XLA compiles.
-In a clone, on an idle machine:
+Runs a loop of training steps with `eb.jit`: first coarse steps, then steps while the
+fine program is traced, lowered and compiled in the background, then fine steps. Prints
+the median and the longest step of each part. Steps while the background thread traces
+and lowers, which needs Python's global interpreter lock, are separate from steps while
+XLA compiles. In a clone, on an idle machine:
 
     python experiments/swap_stall.py
     python experiments/swap_stall.py --models tree-lstm --hidden 256
@@ -49,15 +49,15 @@ class Arguments:
 def steps_by_part(
     step: Callable[[], Any], rounds: int, limit_s: float
 ) -> dict[str, list[float]]:
-    """Times each step, until the fine program ran some rounds.
+    """Times each step until the fine program has run for some rounds.
 
     Args:
-        step: Runs a step of a new function of `eb.jit`, and returns its result.
-        rounds: How many fine steps.
-        limit_s: How long to wait for the fine program, in seconds.
+        step: Runs a step of a new function of `eb.jit` and returns its result.
+        rounds: Number of fine steps.
+        limit_s: Maximum time to wait for the fine program, in seconds.
 
     Returns:
-        Milliseconds of each step after the first, by what happened meanwhile.
+        Milliseconds of each step after the first, by the background thread's activity.
     """
     earlier = len(list(eb.compile_report()))
     timed(step)
@@ -72,7 +72,7 @@ def steps_by_part(
 
 
 def _now(earlier: int) -> str:
-    """What the background thread does."""
+    """Returns the current activity of the background thread."""
     own = list(eb.compile_report())[earlier:]
     found = [each for each in own if each.background]
     if not found:

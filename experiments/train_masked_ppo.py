@@ -1,8 +1,8 @@
-"""How good are the schedules of an agent that knows nothing of edbatch?
+"""How good are the schedules of an agent that knows nothing about edbatch?
 
-Trains MaskablePPO of sb3-contrib in the environment `edbatch/Batching-v0`, as it is,
-makes a policy of the agent, and compares it with the heuristics and the lower bound on
-minibatches that it never saw. In a clone:
+Trains the unmodified MaskablePPO of sb3-contrib in the environment
+`edbatch/Batching-v0`, makes a policy from the agent, and compares the policy with the
+heuristics and the lower bound on held-out minibatches. In a clone:
 
     pip install -e ".[agents]"
     python experiments/train_masked_ppo.py --workload tree-lstm
@@ -10,8 +10,8 @@ minibatches that it never saw. In a clone:
     python experiments/train_masked_ppo.py --workload lattices --steps 60000
 
 Each takes a minute or less on one core. The policy is passed to
-``eb.batch(model, policy=...)`` like any other. It asks the agent once per batch, and
-the last column shows what that costs: a hundred times and more what heuristics do.
+``eb.batch(model, policy=...)`` like any other. It calls the agent once per batch; the
+last column shows the cost, at least a hundred times that of the heuristics.
 """
 
 import math
@@ -64,19 +64,19 @@ class Arguments:
 
 
 def sampled(arguments: Arguments) -> tuple[Sampler, Sampler]:
-    """Graphs that no model stands behind; no two draws are the same."""
+    """Returns samplers of random graphs without a model, new in every draw."""
     sampler = partial(SAMPLERS[arguments.workload], instances=arguments.batch_size)
     return sampler, sampler
 
 
 def recorded(arguments: Arguments) -> tuple[Sampler, Sampler]:
-    """Graphs of a ready model, from disjoint instances."""
+    """Returns samplers of graphs of a ready model, from disjoint instances."""
     workload = get_workload(arguments.workload)
     params = jax.eval_shape(partial(workload.init_params, hidden=4), jax.random.key(0))
     batched = eb.batch(workload.model).bind(params)
     rng = np.random.default_rng(arguments.seed)
     instances = workload.sample(rng, 2 * arguments.instances)
-    # All are recorded before any graph is made: each then lists the types of all.
+    # Record all before making any graph, so that each graph lists the types of all.
     recordings = [batched.record(each) for each in instances]
 
     def draw(part: Sequence[Any], rng: np.random.Generator) -> GraphStructure:
@@ -100,7 +100,7 @@ def train(env: gymnasium.Env, arguments: Arguments) -> AgentPolicy:
         ) from error
 
     class Logarithms(BaseFeaturesExtractor):
-        """Part of the agent's network: counts of nodes vary by orders of magnitude."""
+        """First layer of the agent: takes logarithms, as node counts vary widely."""
 
         def __init__(self, space: gymnasium.spaces.Box) -> None:
             super().__init__(space, math.prod(space.shape))
@@ -108,7 +108,7 @@ def train(env: gymnasium.Env, arguments: Arguments) -> AgentPolicy:
         def forward(self, observations: torch.Tensor) -> torch.Tensor:
             return torch.log1p(observations).flatten(1)  # [batch, T · 3]
 
-    torch.set_num_threads(1)  # more do not help networks this small
+    torch.set_num_threads(1)  # more threads do not help such a small network
     agent = MaskablePPO(
         "MlpPolicy",
         env,

@@ -1,20 +1,20 @@
 """Which word depends on which? A transition-based parser on Universal Dependencies.
 
-The model is the workload `transition-parser` of edbatch: trained along the transitions
-of the gold trees, then judged on the trees that it derives by its own, decoded through
-`edbatch.value`. In a clone, for files of CoNLL-U:
+The model is the workload `transition-parser` of edbatch. It is trained on the
+transitions of the gold trees, then evaluated on the trees that it derives with its own
+transitions, decoded through `edbatch.value`. In a clone, with CoNLL-U files:
 
     pip install -e ".[plot]"
     python experiments/train_parser.py --data train.conllu --test-data test.conllu
 
-`--resume` after the same words goes on with a run that was stopped.
+Add `--resume` to the same command to continue a run that was stopped.
 
-Sentences with crossing arcs, which no transitions derive, are left out of training, and
+Sentences with crossing arcs, which no transitions derive, are left out of training and
 counted; the held-out tenth and the test file keep them. Unlabelled and labelled
-attachment scores (`uas`, `las`) are of all words, punctuation included, as in the CoNLL
-2018 shared task, and with full relations (`nsubj:pass` is not `nsubj`); `uas_words` and
-`las_words` leave out what is tagged `PUNCT`. Tags are those of the files. There are no
-vectors that were trained elsewhere. What was reached is in docs/results-training.md.
+attachment scores (`uas`, `las`) count all words, punctuation included, as in the CoNLL
+2018 shared task, and compare full relations (`nsubj:pass` is not `nsubj`). `uas_words`
+and `las_words` leave out words tagged `PUNCT`. Tags are read from the files. There are
+no pretrained word vectors. Results are in docs/results-training.md.
 """
 
 from collections.abc import Callable
@@ -58,14 +58,14 @@ class Arguments(TrainingArguments):
 
 @dataclass(frozen=True)
 class Judged:
-    """A sentence to judge by: its numbers, and which words are punctuation."""
+    """A sentence for evaluation: its indices, and which words are punctuation."""
 
     sentence: ParsedSentence
     punctuation: tuple[bool, ...]
 
 
 def losses(params: Any, sentence: ParsedSentence) -> list[Any]:
-    """The model to train, for one sentence: the loss of each transition."""
+    """The training model, for one sentence: the loss of each transition."""
     pairs = zip(
         score_oracle(params, sentence),
         oracle(sentence.heads, sentence.relations),
@@ -75,7 +75,7 @@ def losses(params: Any, sentence: ParsedSentence) -> list[Any]:
 
 
 def attachment(found: list[Any], judged: list[Judged]) -> dict[str, float]:
-    """Returns the shares of words with the right head, and the right relation to it.
+    """Returns the shares of words with the right head, and also the right relation.
 
     Args:
         found: For each sentence its predicted heads and relations, `[L]` each.
@@ -100,7 +100,7 @@ def attachment(found: list[Any], judged: list[Judged]) -> dict[str, float]:
 
 
 def decoder(size: int) -> Callable[[Any, list[Judged]], list[Any]]:
-    """Makes what parses sentences, so many at once; it gives heads and relations."""
+    """Makes a function that parses minibatches; it returns heads and relations."""
     decode = make_decoder(eb.batch(parse, sizes=SIZES), ("heads", "relations"), size)
     return lambda params, judged: decode(params, (each.sentence for each in judged))
 

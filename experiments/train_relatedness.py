@@ -2,22 +2,22 @@
 
 Source: Tai, Socher, Manning, "Improved Semantic Representations From Tree-Structured
 Long Short-Term Memory Networks", ACL 2015, sections 4.2 and 5.2. Both sentences of a
-pair run over their dependency trees with the same cells; the product and the absolute
-difference of the two states give the probabilities of the scores 1 to 5; the loss is
-the divergence from a sparse target whose mean is the annotated score.
+pair are encoded along their dependency trees with the same cells; the product and the
+absolute difference of the two states give the probabilities of the scores 1 to 5; the
+loss is the divergence from a sparse target whose mean is the annotated score.
 
-What differs: their word vectors were GloVe's and fixed, ours begin at random and are
-trained, for which 4,500 pairs are few. They report Pearson 0.8676 and a mean squared
-error of 0.2532 on the test pairs; expect less here, see docs/results-training.md. In a
-clone:
+Unlike the paper, which has fixed GloVe vectors, word vectors are initialized at random
+and trained, for which 4,500 pairs are few. The paper reports Pearson 0.8676 and a mean
+squared error of 0.2532 on the test pairs; expect less here, see
+docs/results-training.md. In a clone:
 
     pip install -e ".[plot]"
     python experiments/train_relatedness.py --data path/to/sick --out sick
     python experiments/train_relatedness.py --data path/to/sick --out sick --resume
 
-`--data` names a folder with `train/`, `dev/` and `test/`, in each of which `a.toks` and
-`b.toks` have the tokens of a sentence per line, `a.parents` and `b.parents` the head of
-each token (0 for the root), and `sim.txt` the scores.
+`--data` names a folder with `train/`, `dev/` and `test/`. In each of them `a.toks` and
+`b.toks` have the tokens of one sentence per line, `a.parents` and `b.parents` the head
+of each token (0 for the root), and `sim.txt` the scores.
 """
 
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ class Arguments(TrainingArguments):
 
 
 class Pair(NamedTuple):
-    """Two dependency trees; words are strings, then numbers."""
+    """Two dependency trees; words are strings, or indices after indexing."""
 
     left: Tree
     right: Tree
@@ -66,7 +66,7 @@ class Pair(NamedTuple):
 
 @eb.cell
 def relate(params: Any, left: Array, right: Array) -> Array:
-    """Gives the logarithms of the probabilities of the scores, ``[5]``."""
+    """Returns the log-probabilities of the scores, ``[5]``."""
     hidden = sigmoid(
         (left * right) @ params["product"]
         + jnp.abs(left - right) @ params["difference"]
@@ -111,22 +111,22 @@ def init_params(key: Array, vocabulary_size: int, arguments: Arguments) -> Any:
 
 
 def loss(batched: eb.Batched, params: Any, plan: eb.Plan, targets: Array) -> Array:
-    """The mean divergence of the predicted from the target distributions."""
+    """Returns the mean divergence of the predicted from the target distributions."""
     divergence = jax.scipy.special.xlogy(targets, targets)
     return jnp.mean(jnp.sum(divergence - targets * batched.apply(params, plan), axis=1))
 
 
 def distributions(scores: np.ndarray) -> np.ndarray:
-    """Makes distributions over 1 to 5 whose means are the scores; ``[N, 5]``.
+    """Returns distributions over 1 to 5 whose means are the scores; ``[N, 5]``.
 
-    A score between two whole numbers puts its weight on these (Tai et al., equation
-    16).
+    A score between two whole numbers distributes its weight over these two (Tai et al.,
+    equation 16).
     """
     return np.maximum(0, 1 - np.abs(scores[:, None] - SCORES)).astype(np.float32)
 
 
 def read_pairs(folder: Path) -> tuple[list[Pair], np.ndarray]:
-    """Reads one of `train/`, `dev/` and `test/`: pairs and their scores."""
+    """Reads `train/`, `dev/` or `test/`: pairs and their scores."""
     left, right = (_read_trees(folder, side) for side in "ab")
     scores = _lines(folder / "sim.txt")
     if not len(left) == len(right) == len(scores):

@@ -1,20 +1,19 @@
 """Which part of speech is each word? A bidirectional LSTM on Universal Dependencies.
 
-The model is the workload `bilstm-tagger` of edbatch, or with characters
-`bilstm-tagger-char`; the loss of a word's tag is a cell of its own, so that the model
-gives the losses of a sentence and the unbatched function says what a step minimises. A
-tenth of the sentences to train on decides which epoch is best; the accuracy of that
-epoch on the test file is reported. In a clone, for files of CoNLL-U or columns:
+The model is the workload `bilstm-tagger` of edbatch or, with characters,
+`bilstm-tagger-char`. The loss of a word's tag is a separate cell, so the model returns
+the losses of a sentence, and the unbatched model defines the quantity that training
+minimises. A tenth of the training sentences is held out to choose the best epoch, whose
+accuracy on the test file is reported. In a clone, with CoNLL-U or column files:
 
     pip install -e ".[plot]"
     python experiments/train_tagger.py --data train.conllu --test-data test.conllu
     python experiments/train_tagger.py --data train.conllu --test-data test.conllu \
         --workload bilstm-tagger-char --out tagger-char
 
-`--resume` after the same words goes on with a run that was stopped.
+Add `--resume` to the same command to continue a run that was stopped.
 
-There are no vectors that were trained elsewhere. What was reached is in
-docs/results-training.md.
+There are no pretrained word vectors. Results are in docs/results-training.md.
 """
 
 from dataclasses import dataclass
@@ -49,7 +48,7 @@ class Arguments(TrainingArguments):
 
 
 def tagger(model: Any) -> Any:
-    """Makes the model that gives the loss of each word, for one sentence."""
+    """Makes the model that returns the loss of each word, for one sentence."""
 
     def losses(params: Any, sentence: Sentence) -> list[Any]:
         logits = model(params, sentence)

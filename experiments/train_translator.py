@@ -1,20 +1,21 @@
 """What is that in Chinese? An encoder-decoder with attention on pairs of sentences.
 
-The model is the workload `lstm-nmt` of edbatch: trained along the given translations,
-then judged on its own, decoded through `edbatch.value`, greedily and by beam search. In
-a clone, for a file with a sentence, a tab and its translation per line:
+The model is the workload `lstm-nmt` of edbatch. It is trained on the given
+translations, then evaluated on its own, decoded through `edbatch.value`, greedily and
+by beam search. In a clone, with a file that has a sentence, a tab and its translation
+per line:
 
     pip install -e ".[plot]"
     python experiments/train_translator.py --data cmn.txt
 
-`--resume` after the same words goes on with a run that was stopped.
+Add `--resume` to the same command to continue a run that was stopped.
 
-A tenth of the sources is held out and a tenth is for the test, with all translations
-that they have, so that no source is in two parts. `bleu` is that of the corpus
-(Papineni et al. 2002, up to four tokens, unsmoothed), with all translations of a
-source as references, over the tokens of `lstm-nmt`, which are characters in Chinese;
-`exact` is the share of sources for which one of the references was found. Pairs with an
-unknown word in the reference are judged like others.
+A tenth of the sources is held out and a tenth is for the test, each with all its
+translations, so that no source is in two parts. `bleu` is corpus BLEU (Papineni et al.
+2002, up to four tokens, unsmoothed), with all translations of a source as references,
+over the tokens of `lstm-nmt`, which are characters in Chinese. `exact` is the share of
+sources for which the model found one of the references. Pairs with an unknown word in
+the reference are evaluated like others.
 """
 
 import math
@@ -43,7 +44,7 @@ from arguments import option, parse_arguments
 from evaluation import SIZES, judge_label, loss_of_labels, make_decoder
 from training import History, Task, TrainingArguments, run
 
-LONGEST = 4  # tokens in a row that are counted
+LONGEST = 4  # tokens of the longest n-grams that are counted
 Words = tuple[int, ...]
 
 
@@ -61,14 +62,14 @@ class Arguments(TrainingArguments):
 
 @dataclass(frozen=True)
 class Source:
-    """A source to judge by: a pair to decode, and all its translations."""
+    """A source for evaluation: a pair to decode, and all translations of its source."""
 
     pair: SentencePair
     references: tuple[Words, ...]
 
 
 def losses(params: Any, pair: SentencePair) -> list[Any]:
-    """The model to train, for one pair: the loss of each word of the target."""
+    """The training model, for one pair: the loss of each word of the target."""
     words = zip(translate(params, pair), pair.target[1:], strict=True)
     return [judge_label(logits, word) for logits, word in words]
 
@@ -76,7 +77,7 @@ def losses(params: Any, pair: SentencePair) -> list[Any]:
 def decoder(
     model: Callable[[Any, SentencePair], Any], size: int
 ) -> Callable[[Any, Sequence[Source]], list[Words]]:
-    """Makes what translates sources, so many at once, without the mark of the end."""
+    """Makes a function that translates minibatches of sources, without end marks."""
     decode_pairs = make_decoder(eb.batch(model, sizes=SIZES), ("words",), size)
 
     def decode(params: Any, sources: Sequence[Source]) -> list[Words]:
@@ -91,12 +92,12 @@ def decoder(
 
 
 def counts(words: Words, length: int) -> Counter[Words]:
-    """Counts the runs of so many words."""
+    """Counts the n-grams of ``length`` words."""
     return Counter(words[k : k + length] for k in range(len(words) - length + 1))
 
 
 def score(found: Sequence[Words], sources: Sequence[Source]) -> dict[str, float]:
-    """Returns corpus BLEU, and the share of translations that are a reference."""
+    """Returns corpus BLEU, and the share of translations that equal a reference."""
     right, total = np.zeros(LONGEST), np.zeros(LONGEST)
     own_length = reference_length = 0
     for words, source in zip(found, sources, strict=True):
@@ -119,7 +120,7 @@ def score(found: Sequence[Words], sources: Sequence[Source]) -> dict[str, float]
 
 
 def split(pairs: list[SentencePair], seed: int) -> list[list[Source]]:
-    """Divides pairs by their sources: to train on, held out and to test on."""
+    """Divides pairs by their sources: for training, held out, and for the test."""
     by_source: dict[Any, list[SentencePair]] = defaultdict(list)
     for pair in pairs:
         by_source[pair.source].append(pair)

@@ -1,24 +1,25 @@
-"""Can a tree be grown again from its encoding? An autoencoder of dependency trees.
+"""Can a tree be generated from its own encoding? An autoencoder of dependency trees.
 
 The model is the workload `tree-decoder` of edbatch: a child-sum tree-LSTM reads the
-words and the shape of a tree of Universal Dependencies, and a doubly recurrent decoder
-grows from the state of its root alone a tree of dependency relations, the relation of
-every node and how many dependents it has. It is trained along the trees themselves,
-then judged on those that it grows by its own decisions, decoded through
-`edbatch.value`. In a clone, for files of CoNLL-U:
+words and the shape of a tree of Universal Dependencies. From the state of its root
+alone, a doubly recurrent decoder generates a tree of dependency relations: the relation
+of every node and the number of its dependents. It is trained on the trees themselves,
+then evaluated on the trees that it generates with its own decisions, decoded through
+`edbatch.value`. In a clone, with CoNLL-U files:
 
     pip install -e ".[plot]"
     python experiments/train_tree_decoder.py --data train.conllu --test-data test.conllu
 
-`--resume` after the same words goes on with a run that was stopped.
+Add `--resume` to the same command to continue a run that was stopped.
 
-A tenth of the trees to train on is held out and decides which epoch is best. `nodes` is
-the F1 score of nodes, which are right where the other tree has the same relation at the
-same place, the path of child numbers from the root; `edges` that of pairs of relations,
-a head's and its dependent's, wherever they are (precision and recall of nodes and edges
-are what Alvarez-Melis and Jaakkola 2017 report); `exact` the share of trees that are
-grown whole. `perplexity`, per node and given the nodes before, is that of the gold
-trees: of the relation, whether a dependent follows, and whether a sibling does.
+A tenth of the training trees is held out to choose the best epoch. `nodes` is the F1
+score of nodes; a node is right if the other tree has the same relation at the same
+place, the path of child indices from the root. `edges` is the F1 score of pairs of a
+head's and its dependent's relation, at any place. (Alvarez-Melis and Jaakkola 2017
+report precision and recall of nodes and edges.) `exact` is the share of trees generated
+without any error. `perplexity` is the perplexity of the gold trees per node, given the
+previous nodes: of the relation, of whether a dependent follows, and of whether a
+sibling follows.
 """
 
 from collections import Counter
@@ -47,7 +48,7 @@ from arguments import option, parse_arguments
 from evaluation import SIZES, loss_of_labels, make_decoder, run_all, set_apart
 from training import History, Task, TrainingArguments, run
 
-LABELS = 60  # more than the relations of a treebank, subtypes included
+LABELS = 60  # more than a treebank has relations, subtypes included
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,10 @@ class Arguments(TrainingArguments):
 def judge_decision(
     logits: dict[str, Array], label: Array, follows: Array, possible: Array
 ) -> dict[str, Array]:
-    """Gives the negative log-likelihood of a node: its label and what follows it.
+    """Returns the negative log-likelihood of a node: its label and what follows.
 
-    ``follows`` and ``possible``, ``[2]``, are 1 where a child and a sibling follow, and
-    where they may; the root has no sibling, so whether one follows is no decision.
+    ``follows``, ``[2]``, is 1 where a child or a sibling follows; ``possible``,
+    ``[2]``, is 1 where one may follow. The root has no sibling, so that is no decision.
     """
     of_label = -jax.nn.log_softmax(logits["label"])[label]
     of_rest = jax.nn.softplus((1 - 2 * follows) * logits["follows"])
@@ -78,7 +79,7 @@ def judge_decision(
 
 
 def losses(params: Any, tree: Tree) -> list[Any]:
-    """The model to train, for one tree: the loss of each node."""
+    """The training model, for one tree: the loss of each node."""
     pairs = zip(score_gold(params, tree), decisions(tree), strict=True)
     return [
         judge_decision(
@@ -98,7 +99,7 @@ def perplexity(outputs: list[tuple[np.ndarray, eb.Ragged]]) -> float:
 
 
 def labelled_places(tree: Tree) -> Counter[Any]:
-    """Lists the nodes of a tree: path of child numbers from the root, and label."""
+    """Lists the nodes of a tree: path of child indices from the root, and label."""
     found: Counter[Any] = Counter()
     stack: list[tuple[tuple[int, ...], Tree]] = [((), tree)]
     while stack:
@@ -120,7 +121,7 @@ def labelled_edges(tree: Tree) -> Counter[Any]:
 def f1(
     parts: Callable[[Tree], Counter[Any]], found: Sequence[Tree], gold: Sequence[Tree]
 ) -> float:
-    """Returns the F1 score of the parts of trees, over all trees together."""
+    """Returns the F1 score of the parts of all trees together."""
     common = total = 0
     for one, other in zip(found, gold, strict=True):
         own, wanted = parts(one), parts(other)
@@ -130,11 +131,11 @@ def f1(
 
 
 def agreement(found: Sequence[Tree], gold: Sequence[Tree]) -> dict[str, float]:
-    """Compares grown trees with those that were to be grown; words do not count.
+    """Compares generated trees with gold trees, without their words.
 
     Args:
-        found: The grown trees.
-        gold: As many trees.
+        found: The generated trees.
+        gold: The gold trees, as many.
 
     Returns:
         `nodes`, `edges` and `exact`, from 0 to 1.
@@ -151,7 +152,7 @@ def agreement(found: Sequence[Tree], gold: Sequence[Tree]) -> dict[str, float]:
 
 
 def grower(size: int) -> Callable[[Any, Iterable[Tree]], list[Tree]]:
-    """Makes what grows trees from their encodings, so many at once."""
+    """Makes a function that generates trees from their encodings, in minibatches."""
     decode = make_decoder(
         eb.batch(generate, sizes=SIZES), ("label", "down", "on"), size
     )

@@ -1,10 +1,10 @@
-"""The loop that the training scripts beside this file share.
+"""The training loop shared by the training scripts in this folder.
 
-It prints progress, judges the parameters after each epoch, and writes to one folder:
-checkpoints (of Orbax) to go on from, `metrics.csv` with a row per step while it runs,
-event files for TensorBoard if asked, and at its end `metrics.json` and `curve.png`. A
-run that was killed goes on from its last checkpoint to the same curve. A loss or
-parameters that are not finite end the run; the last good checkpoint stays.
+It prints progress, evaluates the parameters after each epoch, and writes to one folder:
+Orbax checkpoints, `metrics.csv` with a row per step while it runs, event files for
+TensorBoard if requested, and at the end `metrics.json` and `curve.png`. A run that was
+killed can resume from its last checkpoint and reaches the same curve. A non-finite loss
+or parameter ends the run; the last good checkpoint is kept.
 """
 
 import json
@@ -29,7 +29,7 @@ from edbatch.training import Learned, Trainer
 
 from arguments import option
 
-# May differ between a run and the one that goes on from its checkpoint.
+# Options that may differ between a run and the run that resumes it.
 _FREE = (
     *("out", "resume", "data", "epochs", "checkpoint_steps", "progress_steps"),
     "tensorboard",
@@ -53,19 +53,20 @@ class TrainingArguments:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A task of training.
+    """A training task.
 
     Attributes:
         name: Title of the curve.
         batched: The batched model.
-        params: Its parameters before the first step.
+        params: The initial parameters.
         loss: ``loss(params, plan, targets)``, a number to minimise; traced by JAX.
-        optimizer: What makes steps of gradients.
-        instances: The data to train on.
-        targets: A row for each instance, or None where instances hold their targets.
-        judge: Gives metrics of parameters on held-out data, higher means better for the
-            first one; called after each epoch.
-        test: Gives metrics on test data; called when the judge finds an epoch best.
+        optimizer: The Optax optimizer.
+        instances: The training data.
+        targets: A row for each instance, or None if instances contain their targets.
+        judge: Returns metrics of parameters on held-out data; for the first metric,
+            higher is better. Called after each epoch.
+        test: Returns metrics on test data; called after each epoch that is the best so
+            far.
     """
 
     name: str
@@ -81,30 +82,30 @@ class Task:
 
 @dataclass
 class History:
-    """What a run has reached: losses by step, and one dict of metrics per epoch."""
+    """The history of a run: the loss of each step, and a dict of metrics per epoch."""
 
     losses: list[float] = field(default_factory=list)
     epochs: list[dict[str, Any]] = field(default_factory=list)
 
     def best(self, metric: str) -> dict[str, Any]:
-        """Returns the epoch in which a held-out metric was highest."""
+        """Returns the epoch with the highest value of a held-out metric."""
         return max(self.epochs, key=lambda each: _rank(each["held_out"][metric]))
 
 
 def _rank(metric: float) -> float:
-    """A metric to compare: NaN, such as a correlation with a constant, is lowest."""
+    """Returns a sort key; NaN, such as a correlation with a constant, is lowest."""
     return -math.inf if math.isnan(metric) else metric
 
 
 def run(task: Task, arguments: TrainingArguments) -> History:
-    """Trains, prints what was best, and writes metrics and curve.
+    """Trains, prints the best epoch, and writes metrics and curve.
 
     Args:
-        task: What to train.
-        arguments: How.
+        task: The task.
+        arguments: The command line.
 
     Returns:
-        The whole run.
+        The history of the whole run.
     """
     history = train(task, arguments)
     report(task, history, arguments.out)
@@ -112,14 +113,14 @@ def run(task: Task, arguments: TrainingArguments) -> History:
 
 
 def train(task: Task, arguments: TrainingArguments) -> History:
-    """Trains, or goes on with a run; see the head of this file.
+    """Trains, or resumes a run; see the module docstring.
 
     Args:
-        task: What to train.
-        arguments: How.
+        task: The task.
+        arguments: The command line.
 
     Returns:
-        Losses and metrics, those before a resumption included.
+        Losses and metrics, including those before a resumption.
     """
     run = _Run(task, arguments)
     last = run.start()
@@ -155,7 +156,7 @@ def _train(run: "_Run", arguments: TrainingArguments, log: MetricLog) -> None:
 
 
 def log_losses(log: MetricLog, losses: Sequence[float], logged: int) -> int:
-    """Writes the losses that are known and not yet written; returns their number."""
+    """Writes the losses that are not yet written; returns the number of all losses."""
     for step, loss in enumerate(losses[logged:], start=logged + 1):
         log.write(step, {"loss": loss})
     return len(losses)
@@ -190,7 +191,7 @@ class _Run:
         self.began = time.perf_counter()
 
     def start(self) -> int:
-        """Goes to the last checkpoint and returns its step, or checks that it is 0."""
+        """Restores the last checkpoint, if any; returns its step, or 0 without one."""
         last = self.checkpoints.latest_step()
         if last is None:
             if self.resume:
@@ -230,18 +231,18 @@ class _Run:
         return rest
 
     def step(self, item: eb.Minibatch) -> None:
-        """Begins a step, and ends the run if the one before went wrong."""
+        """Begins a step, and ends the run if the previous step failed."""
         with self.ending():
             self.trainer.step(item)
 
     def check(self) -> None:
-        """Waits for the last step, and ends the run if it went wrong."""
+        """Waits for the last step, and ends the run if it failed."""
         with self.ending():
             self.trainer.finish()
 
     @contextmanager
     def ending(self) -> Iterator[None]:
-        """Ends the run at a step that went wrong, and says what is left of it."""
+        """Ends the run at a failed step, and names the last good checkpoint."""
         try:
             yield
         except TrainingError as error:
@@ -252,7 +253,7 @@ class _Run:
             raise SystemExit(f"{error}; {kept}") from error
 
     def finish_epoch(self, epoch: int) -> dict[str, float]:
-        """Judges the parameters, and says and returns what they have reached."""
+        """Evaluates the parameters; prints and returns their metrics."""
         self.check()
         held_out = self.task.judge(self.trainer.learned.params)
         metric = next(iter(held_out))
@@ -275,7 +276,7 @@ class _Run:
         } | {"epoch": epoch, "epoch_loss": found["loss"]}
 
     def save(self, step: int) -> None:
-        """Writes a checkpoint; a reader sees all of it or nothing."""
+        """Writes a checkpoint atomically."""
         self.check()
         rest = {
             "settings": self.settings,
@@ -291,14 +292,14 @@ class _Run:
         )
 
     def show_progress(self, item: eb.Minibatch) -> None:
-        """Prints the loss of the step that was begun last."""
+        """Prints the loss of the latest step."""
         self.check()
         place = f"epoch {item.epoch}  step {item.step + 1}/{len(self.loader)}"
         print(f"{place}  loss {self.history.losses[-1]:.4f}", flush=True)
 
 
 def line(epoch: dict[str, Any]) -> str:
-    """Writes the metrics of an epoch in one line."""
+    """Formats the metrics of an epoch in one line."""
     parts = [f"epoch {epoch['epoch']}", f"loss {epoch['loss']:.4f}"]
     for part in ("held_out", "test"):
         parts += [
@@ -309,12 +310,12 @@ def line(epoch: dict[str, Any]) -> str:
 
 
 def report(task: Task, history: History, folder: Path) -> None:
-    """Writes metrics and curve, and says which epoch was best.
+    """Writes metrics and curve, and prints the best epoch.
 
     Args:
-        task: What was trained.
-        history: Its run.
-        folder: For `metrics.json` and `curve.png`.
+        task: The task.
+        history: The history of its run.
+        folder: The folder for `metrics.json` and `curve.png`.
     """
     if not history.epochs:
         print("no epoch was run")

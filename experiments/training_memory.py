@@ -1,8 +1,8 @@
 """How much memory does a training step take, and does it grow linearly with nodes?
 
-For minibatches of a tree-LSTM of growing size, a gradient is computed, and printed are
-the bytes per node that `eb.gradient_memory` counts, with and without `remat`, and what
-the process took at most: each size runs in a process of its own. In a clone:
+Computes a gradient for tree-LSTM minibatches of increasing size. Prints the bytes per
+node that `eb.gradient_memory` counts, without and with `remat`, and the peak memory of
+the process; each size runs in a separate process. In a clone:
 
     python experiments/training_memory.py
     python experiments/training_memory.py --nodes 10000 --hidden 128 --remat

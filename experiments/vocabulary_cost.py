@@ -1,9 +1,9 @@
 """Does a training step slow down with the vocabulary?
 
-A tree-LSTM's value and gradient are timed with a small and a large table of word
-vectors, side by side, on the same trees. The gradient of a table is as large as the
-table: XLA clears it and adds the rows of the words. That alone is timed as well, and
-what is left of the difference is what batching adds. In a clone:
+Times a tree-LSTM's value and gradient with a small and a large embedding, alternately,
+on the same trees. The gradient of an embedding is as large as the embedding: XLA clears
+it and adds the rows of the words. This is also timed alone; the remaining difference is
+the overhead of batching. In a clone:
 
     python experiments/vocabulary_cost.py
     python experiments/vocabulary_cost.py --large 200000 --hidden 64
@@ -40,7 +40,7 @@ class Arguments:
 
 
 def spread(tree: Tree, factor: int) -> Tree:
-    """The same tree with words that are spread over a larger table."""
+    """Returns the tree with its words spread over a larger embedding."""
 
     def scaled(node: Tree, children: Sequence[Tree] = ()) -> Tree:
         word = node.word
@@ -56,12 +56,16 @@ def spread(tree: Tree, factor: int) -> Tree:
 
 @jax.jit
 def dense_gradient(table: Array, words: Array, rows: Array) -> Array:
-    """The gradient of a table alone."""
+    """Computes only the gradient of an embedding."""
     return jnp.zeros_like(table).at[words].add(rows)
 
 
 def measure(arguments: Arguments) -> np.ndarray:
-    """Milliseconds; [small, large, table of small, of large; minibatches, rounds]."""
+    """Returns milliseconds, [4, minibatches, rounds].
+
+    The four are the step with the small and with the large embedding, then the gradient
+    of the small and of the large embedding alone.
+    """
     key = jax.random.key(arguments.seed)
     rng = np.random.default_rng(arguments.seed)
     sizes = (arguments.small, arguments.large)
@@ -80,7 +84,7 @@ def measure(arguments: Arguments) -> np.ndarray:
     times = []
     for _ in range(arguments.minibatches):
         trees = workload.sample(rng, arguments.batch_size)
-        # Words of the large table are spread over it.
+        # The words are spread over the whole large embedding.
         factor = arguments.large // arguments.small
         both = [trees, [spread(each, factor) for each in trees]]
         words = [

@@ -1,8 +1,8 @@
 """Readers of public formats and samplers of synthetic instances.
 
-Trees are `Tree`, tagged sentences `Sentence`, functional programs `Program`, and so on,
-all immutable plain Python. Readers take a file, a folder or several of them; whatever
-is wrong is a `DataError` that says where.
+Trees are `Tree` objects, tagged sentences `Sentence`, functional programs `Program`,
+and so on; all are immutable plain Python objects. Readers take a file, a folder or
+several of them, and raise a `DataError` that names the place of a fault.
 
 Example:
     >>> from edbatch.data import Vocabulary, binarize, index_tree, parse_trees

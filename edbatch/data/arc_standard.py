@@ -2,13 +2,13 @@
 
 Source: Nivre, "Incrementality in Deterministic Dependency Parsing", 2004, section 3;
 the static oracle as in Nivre, "Algorithms for Deterministic Incremental Dependency
-Parsing", Computational Linguistics 2008. No artificial root stands on the stack: the
-word that is left at the end is the root. So a sentence of L words takes 2 L - 1
-transitions, and every sequence of legal ones ends in a tree with one root.
+Parsing", Computational Linguistics 2008. There is no artificial root on the stack: the
+last remaining word is the root. So a sentence of L words takes 2 L - 1 transitions, and
+every sequence of legal transitions ends in a tree with one root.
 
-Transitions are integers: `SHIFT`, and for relation r ``1 + 2 r`` (`left_arc`: the top
-of the stack is the head of the word below it) and ``2 + 2 r`` (`right_arc`: the word
-below is the head of the top).
+Transitions are integers: `SHIFT`, and for each relation r, ``1 + 2 r`` (`left_arc`: the
+top of the stack is the head of the word below it) and ``2 + 2 r`` (`right_arc`: the
+word below is the head of the top).
 """
 
 from collections.abc import Sequence
@@ -25,17 +25,17 @@ NO_HEAD = -1
 
 
 def left_arc(relation: int) -> int:
-    """Returns the transition by which the top becomes head of the word below."""
+    """Returns the transition that makes the top the head of the word below."""
     return 1 + 2 * relation
 
 
 def right_arc(relation: int) -> int:
-    """Returns the transition by which the word below becomes head of the top."""
+    """Returns the transition that makes the word below the head of the top."""
     return 2 + 2 * relation
 
 
 def count_transitions(num_relations: int) -> int:
-    """Returns how many transitions there are for so many relations."""
+    """Returns the number of transitions for a number of relations."""
     return 1 + 2 * num_relations
 
 
@@ -43,10 +43,11 @@ class Configuration:
     """The stack, the buffer and the arcs of a parse in progress.
 
     Attributes:
-        stack: Words, counted from 0, the top one last.
+        stack: Words, counted from 0; the top is last.
         next_word: First word of the buffer.
-        heads: [L] Head of each word, as of `ParsedSentence`; `NO_HEAD` so far.
-        relations: [L] Its relation; `ROOT_RELATION` for words without a head.
+        heads: [L] Head of each word, as in `ParsedSentence`; `NO_HEAD` if it has none
+            yet.
+        relations: [L] Relation of each word; `ROOT_RELATION` if it has no head yet.
 
     Args:
         length: Number of words, 1 or more.
@@ -71,13 +72,13 @@ class Configuration:
         self.relations = [ROOT_RELATION] * length
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         left = len(self.heads) - self.next_word
         return f"<Configuration: {len(self.stack)} words on the stack, {left} to come>"
 
     @property
     def done(self) -> bool:
-        """Whether one word is left, the root."""
+        """Whether only one word, the root, is left."""
         return self.next_word == len(self.heads) and len(self.stack) == 1
 
     @property
@@ -87,18 +88,18 @@ class Configuration:
 
     @property
     def may_reduce(self) -> bool:
-        """Whether two words are on the stack, between which an arc may go."""
+        """Whether the stack has two words for an arc to connect."""
         return len(self.stack) > 1
 
     def legal(self, num_transitions: int) -> np.ndarray:
         """Returns which transitions are legal.
 
         Args:
-            num_transitions: How many there are, A.
+            num_transitions: Number of transitions, A.
 
         Returns:
-            ``[A] bool``, shared and not to be written; arcs of the root's relation are
-            never legal.
+            ``[A] bool``, shared and read-only; arcs with the root's relation are never
+            legal.
 
         Example:
             >>> parse = Configuration(2)
@@ -115,10 +116,10 @@ class Configuration:
         """Makes a transition.
 
         Args:
-            transition: A legal one.
+            transition: A legal transition.
 
         Raises:
-            DataError: It is not legal.
+            DataError: The transition is not legal.
         """
         if transition == SHIFT:
             if not self.may_shift:
@@ -152,7 +153,7 @@ class Configuration:
 
 @cache
 def _legal(num_transitions: int, may_shift: bool, may_reduce: bool) -> np.ndarray:
-    """Returns which transitions are legal; decoders ask for one of few all the time."""
+    """Returns which transitions are legal; cached, as decoders call it often."""
     found = np.full(num_transitions, may_reduce)
     found[SHIFT] = may_shift
     found[left_arc(ROOT_RELATION) : right_arc(ROOT_RELATION) + 1] = False
@@ -161,17 +162,17 @@ def _legal(num_transitions: int, may_shift: bool, may_reduce: bool) -> np.ndarra
 
 
 def oracle(heads: Sequence[int], relations: Sequence[str | int]) -> list[int]:
-    """Returns the transitions that derive a projective tree; arcs as early as can be.
+    """Returns the transitions that derive a projective tree, arcs as early as possible.
 
     Args:
-        heads: [L] The heads, as of `ParsedSentence`.
+        heads: [L] The heads, as in `ParsedSentence`.
         relations: [L] The relations, as indices.
 
     Returns:
-        The transitions, ``2 L - 1``.
+        The ``2 L - 1`` transitions.
 
     Raises:
-        DataError: Arcs cross, so that no transitions derive the tree.
+        DataError: Arcs cross, so no transitions derive the tree.
 
     Example:
         >>> oracle([2, 0], [5, 0]) == [SHIFT, SHIFT, left_arc(5)]

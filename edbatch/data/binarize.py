@@ -1,4 +1,4 @@
-"""Binary and unary-free forms of constituency trees."""
+"""Binarization of constituency trees, and removal of their unary nodes."""
 
 from typing import Literal
 
@@ -9,10 +9,10 @@ Branching = Literal["right", "left"]
 
 
 def collapse_unary(tree: Tree) -> Tree:
-    """Replaces every chain of one-child nodes by one node with the top label.
+    """Replaces every chain of one-child nodes by one node with the topmost label.
 
-    The arity of the other nodes stays. A chain down to a leaf becomes a leaf, and a
-    top without label takes the label below.
+    Other nodes keep their arity. A chain that ends in a leaf becomes a leaf. If the top
+    of a chain has no label, the next label below it is used.
 
     Args:
         tree: A constituency tree (words at the leaves only).
@@ -40,14 +40,15 @@ def collapse_unary(tree: Tree) -> Tree:
 
 
 def binarize(tree: Tree, branching: Branching = "right") -> Tree:
-    """Makes a tree binary: unary chains collapsed, wide nodes cut into pairs.
+    """Makes a tree binary: collapses unary chains and splits wide nodes into pairs.
 
     A node `NP` over `a b c` becomes `(NP a (@NP b c))` with right branching and
-    `(NP (@NP a b) c)` with left branching. Unary chains as in `collapse_unary`.
+    `(NP (@NP a b) c)` with left branching. Unary chains are collapsed as by
+    `collapse_unary`.
 
     Args:
         tree: A constituency tree (words at the leaves only).
-        branching: The side on which the intermediate nodes stand.
+        branching: The side of the intermediate nodes: ``"right"`` or ``"left"``.
 
     Returns:
         A tree in which every node is a leaf or has two children.

@@ -1,7 +1,8 @@
-"""The lattice over the characters of a sentence, and its reader.
+"""Character lattices and their reader.
 
-A sentence in a script without spaces, and every word of a list that occurs in it, as in
-Zhang and Yang, "Chinese NER Using Lattice LSTM", ACL 2018, figure 1.
+A character lattice is a sentence in a script without spaces, together with every word
+of a list that occurs in it, as in Zhang and Yang, "Chinese NER Using Lattice LSTM", ACL
+2018, figure 1.
 """
 
 import re
@@ -17,8 +18,8 @@ from edbatch.errors import DataError, shown
 
 SUFFIXES = (*COLUMN_SUFFIXES, ".bmes", ".bioes", ".train", ".dev", ".test")
 
-# One character, or an emoji that an encoder of 16-bit units broke into two unknown
-# ones; after it the character's place in its word, if the file gives it.
+# One character, or two replacement characters for an emoji that an encoder of 16-bit
+# units broke in two; then the character's position in its word, if the file has it.
 _CHARACTER = re.compile(r"(\ufffd\ufffd|.)[0-9]*", re.DOTALL)
 
 
@@ -26,9 +27,9 @@ class LatticeWord(NamedTuple):
     """A word that spans two or more characters.
 
     Attributes:
-        first: Place of its first character, from 0.
-        last: Place of its last character.
-        word: The word, or its index once a vocabulary was applied.
+        first: Position of its first character, counted from 0.
+        last: Position of its last character.
+        word: The word, or its index once a vocabulary is applied.
 
     Example:
         >>> LatticeWord(first=0, last=1, word="北京").word
@@ -42,17 +43,17 @@ class LatticeWord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CharacterLattice:
-    """Characters with a tag each, and the words that span some of them.
+    """Characters with one tag each, and the words that span two or more of them.
 
     Attributes:
-        characters: [L] The characters, or their indices once a vocabulary was applied;
-            any iterable is taken.
+        characters: [L] The characters, or their indices once a vocabulary is applied;
+            any iterable is accepted.
         tags: [L] The tags, or their indices.
         words: [W] The words, in any order.
 
     Raises:
-        DataError: There are not as many tags as characters, or a word does not span
-            two of them or more.
+        DataError: The numbers of tags and characters differ, or a word spans fewer than
+            two characters.
 
     Example:
         >>> lattice = CharacterLattice("abc", "OOO", [LatticeWord(1, 2, "bc")])
@@ -89,7 +90,7 @@ class CharacterLattice:
         return len(self.characters)
 
     def words_by_first(self) -> list[list[LatticeWord]]:
-        """Lists, for each character, the words that begin with it."""
+        """Lists, for each character, the words that begin at it."""
         found: list[list[LatticeWord]] = [[] for _ in self.characters]
         for each in self.words:
             found[each.first].append(each)
@@ -101,26 +102,26 @@ def read_character_lattices(
 ) -> list[CharacterLattice]:
     r"""Reads lattices from files with one character and its tags per line.
 
-    The format is that of `read_columns`, tags in BIO, BMES or any other scheme. The
-    first code point of its column is the character; behind it may stand its place in
-    its word, as a number.
+    The format is the one of `read_columns`; tags may be in BIO, BMES or any other
+    scheme. The first code point in the character column is the character; a number for
+    its position in its word may follow.
 
     Args:
         path: A file, a folder (all its `.conll`, `.bio`, `.iob`, `.iob2`, `.tsv`,
             `.txt`, `.bmes`, `.bioes`, `.train`, `.dev`, `.test`, and these with `.gz`,
             recursively), or several of them.
         words: The words to look for.
-        character_column: Which column holds the character, from 0, or from -1
-            backwards.
-        tag_column: Which column holds the tag, in the same way.
+        character_column: Index of the column with the character; negative indices
+            count from the last column.
+        tag_column: Index of the column with the tag; negative indices count from the
+            last column.
 
     Returns:
-        The lattices, in the order of the files; words by first character, short ones
-        first.
+        The lattices, in the order of the files; words are sorted by first character,
+        then by length.
 
     Raises:
-        DataError: As for `read_columns`; also where a line holds more than one
-            character.
+        DataError: As for `read_columns`; also if a line has more than one character.
 
     Example:
         >>> import pathlib, tempfile
@@ -148,7 +149,7 @@ def index_character_lattice(
 
     Args:
         lattice: A lattice of strings.
-        words: The vocabulary of characters and words alike.
+        words: The shared vocabulary of characters and words.
         tags: The vocabulary of the tags.
 
     Returns:

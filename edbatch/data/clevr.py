@@ -1,9 +1,9 @@
-"""Reader of the question files of CLEVR, the programs of its questions.
+"""Reader of the programs in CLEVR's question files.
 
 Format: JSON, ``{"questions": [{"program": [node, ...], "image_index": ..., "answer":
 ...}, ...]}``. A node names its function under ``function`` in the published files and
-under ``type`` in those that newer generators write; its value stands under
-``value_inputs`` or ``side_inputs``. Whatever else a file has is not read.
+under ``type`` in files of newer generators; its value is under ``value_inputs`` or
+``side_inputs``. Everything else in a file is ignored.
 """
 
 import itertools
@@ -20,7 +20,7 @@ SUFFIXES = (".json",)
 FUNCTION_KEYS = ("function", "type")
 VALUE_KEYS = ("value_inputs", "side_inputs")
 
-_MOST_KEYS, _KEY_LENGTH = 3, 20  # that a message names
+_MOST_KEYS, _KEY_LENGTH = 3, 20  # limits for the keys in an error message
 _BOOLEANS = {True: "yes", False: "no"}
 
 
@@ -32,12 +32,12 @@ def read_programs(path: Paths) -> list[Program]:
             several of them.
 
     Returns:
-        The programs, in the order of the files, values and answers as strings
+        The programs, in the order of the files; values and answers are strings
         (``"yes"`` and ``"no"`` for booleans).
 
     Raises:
-        DataError: A path is missing, or a file is unreadable, no JSON, has no
-            questions, or one whose program is missing or malformed.
+        DataError: A path is missing; or a file is unreadable, is not JSON, has no
+            questions, or has a question whose program is missing or malformed.
 
     Example:
         >>> import pathlib, tempfile
@@ -92,7 +92,7 @@ def _programs(source: SourceText) -> Iterator[Program]:
 
 
 def _program(question: Any) -> Program:
-    """Makes a program; errors begin with the place in the question."""
+    """Makes a program; error messages begin with the place in the question."""
     nodes = _member(question, "program", list)
     for k, node in enumerate(nodes):
         if not isinstance(node, dict):

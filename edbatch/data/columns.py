@@ -1,7 +1,7 @@
-"""Reader of column files: a token and a tag per line, as for named entities.
+"""Reader of column files: one token and its tag per line, as for named entities.
 
-The form of CoNLL-2003, WikiGold and WNUT-17: `token ... tag`, a blank line between
-sentences. Tags are kept as they stand (BIO, IO, ...).
+This is the format of CoNLL-2003, WikiGold and WNUT-17: lines of `token ... tag`, and a
+blank line between sentences. Tags are kept as they are (BIO, IO, ...).
 """
 
 import re
@@ -15,7 +15,7 @@ from edbatch.errors import DataError, shown
 SUFFIXES = (".conll", ".bio", ".iob", ".iob2", ".tsv", ".txt")
 DOCUMENT_START = "-DOCSTART-"
 
-# Only ASCII white space separates: tokens may hold a no-break space.
+# Only ASCII white space separates columns: tokens may contain a no-break space.
 _BLANK = " \t\f\v"
 _SPACES = re.compile(" +")
 
@@ -32,21 +32,24 @@ def read_columns(
 ) -> list[Sentence]:
     r"""Reads tagged sentences from files with one token and its tags per line.
 
-    Columns are separated by tabs where a line has one, else by spaces. Lines that
+    If a line contains a tab, tabs separate its columns, otherwise spaces do. Lines that
     begin with `-DOCSTART-` are skipped and end a sentence.
 
     Args:
         path: A file, a folder (all its `.conll`, `.bio`, `.iob`, `.iob2`, `.tsv`,
             `.txt`, and these with `.gz`, recursively), or several of them.
-        word_column: Which column holds the token, from 0, or from -1 backwards.
-        tag_column: Which column holds the tag, in the same way.
+        word_column: Index of the column with the token; negative indices count from
+            the last column.
+        tag_column: Index of the column with the tag; negative indices count from the
+            last column.
 
     Returns:
         The sentences, in the order of the files.
 
     Raises:
-        DataError: A path is missing, or a file is unreadable, holds no sentence, or
-            has a line with too few or another number of columns than the others.
+        DataError: A path is missing; or a file is unreadable, contains no sentence, or
+            has a line with too few columns or with a different number of columns than
+            the first line.
 
     Example:
         >>> import pathlib, tempfile
@@ -67,21 +70,22 @@ def read_columns(
 
 
 def sentence_rows(source: SourceText, *columns: int) -> Iterator[list[Row]]:
-    """Yields the lines of one sentence after the other; at least one sentence.
+    """Yields the lines of each sentence; there is at least one sentence.
 
     Args:
         source: The text of a column file.
-        *columns: The columns that every line must have, from 0, or from -1 backwards.
+        *columns: Indices of the columns that every line must have; negative indices
+            count from the last column.
 
     Yields:
-        The lines of a sentence.
+        The lines of one sentence.
 
     Raises:
         DataError: As for `read_columns`.
     """
     needed = max(2, *(column + 1 if column >= 0 else -column for column in columns))
     rows: list[Row] = []
-    first: tuple[int, int] | None = None  # number and width of the first token line
+    first: tuple[int, int] | None = None  # first token line: its number, its columns
     for line, text in source.lines():
         if not text.strip(_BLANK) or text.startswith(DOCUMENT_START):
             if rows:

@@ -1,8 +1,8 @@
 """Reader of CoNLL-U, the format of Universal Dependencies.
 
 Format: https://universaldependencies.org/format.html. Comments, multiword tokens
-(`1-2`) and empty nodes (`1.1`) are skipped, so the basic tree over the syntactic words
-is read, not the enhanced graph.
+(`1-2`) and empty nodes (`1.1`) are skipped: the basic tree over the syntactic words is
+read, not the enhanced graph.
 """
 
 import re
@@ -53,15 +53,15 @@ def read_sentences(
     Args:
         path: A file, a folder (all its `.conllu` and `.conllu.gz`, recursively), or
             several of them.
-        words: The field to take words from: `"form"` or `"lemma"`, say.
-        tags: The field to take tags from: `"upos"`, `"xpos"` or `"deprel"`, say.
+        words: The field to take words from, for example `"form"` or `"lemma"`.
+        tags: The field to take tags from, for example `"upos"`, `"xpos"` or `"deprel"`.
 
     Returns:
         The sentences, in the order of the files.
 
     Raises:
-        DataError: A path is missing, a field unknown, or a file is unreadable, holds
-            no sentence, or has a line that is not CoNLL-U.
+        DataError: A path is missing; a field is unknown; or a file is unreadable,
+            contains no sentence, or has a line that is not CoNLL-U.
 
     Example:
         >>> import pathlib, tempfile
@@ -88,21 +88,21 @@ def read_dependency_trees(
 ) -> list[Tree]:
     r"""Reads the dependency trees of CoNLL-U files.
 
-    Every node has a word and, as label, its relation to its head; the children of a
-    node are its dependents in surface order.
+    Every node has a word, and its relation to its head as label. The children of a node
+    are its dependents, in surface order.
 
     Args:
         path: A file, a folder (all its `.conllu` and `.conllu.gz`, recursively), or
             several of them.
-        words: The field to take words from: `"form"` or `"lemma"`, say.
-        labels: The field to take labels from: `"deprel"` or `"upos"`, say.
+        words: The field to take words from, for example `"form"` or `"lemma"`.
+        labels: The field to take labels from, for example `"deprel"` or `"upos"`.
 
     Returns:
         The trees, in the order of the files.
 
     Raises:
-        DataError: As for `read_sentences`; also where heads are not integers, or not
-            a tree with one root.
+        DataError: As for `read_sentences`; also if heads are not integers or do not
+            form a tree with one root.
 
     Example:
         >>> import pathlib, tempfile
@@ -132,12 +132,12 @@ def read_parsed_sentences(
     Args:
         path: A file, a folder (all its `.conllu` and `.conllu.gz`, recursively), or
             several of them.
-        words: The field to take words from: `"form"` or `"lemma"`, say.
-        tags: The field to take parts of speech from: `"upos"` or `"xpos"`, say.
+        words: The field to take words from, for example `"form"` or `"lemma"`.
+        tags: The field to take parts of speech from, for example `"upos"` or `"xpos"`.
         labels: The field to take relations from.
 
     Returns:
-        The sentences, in the order of the files, those with crossing arcs as well.
+        The sentences, in the order of the files, including those with crossing arcs.
 
     Raises:
         DataError: As for `read_dependency_trees`.
@@ -163,7 +163,7 @@ def read_parsed_sentences(
 
 
 def _tree_heads(source: SourceText, rows: list[_Word]) -> list[int]:
-    """Reads the heads of a sentence, which must be a tree with one root."""
+    """Reads the heads of a sentence, which must form a tree with one root."""
     heads = [_head(source, row) for row in rows]
     fault = find_fault(heads)
     if fault is not None:
@@ -172,7 +172,7 @@ def _tree_heads(source: SourceText, rows: list[_Word]) -> list[int]:
 
 
 def _blocks(source: SourceText) -> Iterator[list[_Word]]:
-    """Yields the words of one sentence after the other; at least one sentence."""
+    """Yields the words of each sentence; there is at least one sentence."""
     rows: list[_Word] = []
     found = False
     for line, text in source.lines():
@@ -192,7 +192,7 @@ def _blocks(source: SourceText) -> Iterator[list[_Word]]:
 
 
 def _is_word(source: SourceText, row: _Word, expected_id: int) -> bool:
-    """Whether a line is a word, and the one expected; not a range or empty node."""
+    """Whether a line is the expected word; False for multiword tokens, empty nodes."""
     if len(row.fields) != len(FIELDS):
         raise row.error(
             source,

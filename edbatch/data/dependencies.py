@@ -1,4 +1,4 @@
-"""Trees from the heads of words, and the check that heads form a tree."""
+"""Builds dependency trees from the heads of words; checks that heads form a tree."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from edbatch.errors import DataError
 
 ROOT = 0  # the head of the word that has none; words count from 1
 
-_SHOWN = 8  # at most so many words of a cycle are named
+_SHOWN = 8  # maximum number of words that a message names
 
 
 def tree_from_heads(
@@ -15,7 +15,7 @@ def tree_from_heads(
     heads: Sequence[int],
     labels: Sequence[str | None] | None = None,
 ) -> Tree:
-    """Builds a dependency tree: one node per word, its dependents as children.
+    """Builds a dependency tree: one node per word, whose children are its dependents.
 
     Args:
         words: [L] The words.
@@ -27,7 +27,7 @@ def tree_from_heads(
         The tree; the children of every node are in surface order.
 
     Raises:
-        DataError: The lengths differ, or the heads are not a tree with one root.
+        DataError: The lengths differ, or the heads do not form a tree with one root.
 
     Example:
         >>> tree = tree_from_heads(["the", "dog", "barks"], [2, 3, 0])
@@ -49,13 +49,14 @@ def tree_from_heads(
 
 
 def find_fault(heads: Sequence[int]) -> tuple[int, str] | None:
-    """Says why heads do not form a tree with one root.
+    """Explains why heads do not form a tree with one root.
 
     Args:
         heads: [L] As for `tree_from_heads`.
 
     Returns:
-        None if they do; else the 0-based word at fault and the message.
+        None if they form such a tree, otherwise the 0-based position of the word at
+        fault and the error message.
 
     Example:
         >>> find_fault([2, 0]) is None
@@ -87,7 +88,7 @@ def find_fault(heads: Sequence[int]) -> tuple[int, str] | None:
 def build_tree(
     words: Sequence[str | int], heads: Sequence[int], labels: Sequence[str | None]
 ) -> Tree:
-    """Builds the tree of heads that `find_fault` passes; as `tree_from_heads`.
+    """Builds a tree like `tree_from_heads`, from heads already checked by `find_fault`.
 
     Args:
         words: [L] The words.
@@ -102,7 +103,7 @@ def build_tree(
     for word, head in enumerate(heads, start=1):
         dependents[head].append(word)
     order = list(dependents[ROOT])
-    for word in order:  # grows while it is walked: parents before children
+    for word in order:  # grows during iteration: parents before children
         order += dependents[word]
     built: dict[int, Tree] = {}
     for word in reversed(order):
@@ -125,8 +126,8 @@ def _root_fault(count: int, roots: Sequence[int]) -> tuple[int, str]:
 
 
 def _find_cycle(heads: Sequence[int]) -> list[int]:
-    """Finds the words of one cycle, in the order of following heads; empty if none."""
-    seen_from = [-1] * len(heads)  # the start of the walk that met a word first
+    """Finds the words of one cycle, each followed by its head; empty without one."""
+    seen_from = [-1] * len(heads)  # start of the walk that reached a word first
     for start in range(len(heads)):
         word = start
         while word != ROOT - 1 and seen_from[word] < 0:

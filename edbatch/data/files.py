@@ -1,6 +1,6 @@
-"""Opening of input files: folders and lists expanded, plain or gzipped, UTF-8.
+"""Finds and reads input files: expands folders and lists, decompresses, decodes UTF-8.
 
-How much a file may hold is in `edbatch.limits`.
+The limits on file sizes are in `edbatch.limits`.
 """
 
 import difflib
@@ -13,13 +13,13 @@ from pathlib import Path
 from edbatch.errors import DataError, shown
 from edbatch.limits import UnreadableError, read_bytes
 
-# What every reader accepts: a file, a folder, or several of them.
+# The paths that every reader accepts: a file, a folder, or several of them.
 PathLike = str | os.PathLike[str]
 Paths = PathLike | Iterable[PathLike]
 
 _UTF8_BOM = b"\xef\xbb\xbf"
 
-# Names of texts about data, which folders hold beside the data.
+# Names of documents about a data set, which are often in the same folder as the data.
 _DOCUMENT = re.compile(
     r"(.*[^a-z])?(licen[cs]e|copying|readme|changelog)([^a-z].*)?\.txt"
     r"|[^a-z]*(about|authors|changes|citation|contributing|notice)[^a-z]*\.txt"
@@ -28,12 +28,12 @@ _DOCUMENT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class SourceText:
-    r"""The text of one file, which can say where in it something is wrong.
+    r"""The text of one file, with methods that make errors naming a position in it.
 
     Attributes:
         name: The path as the user would write it.
-        text: The whole text, line ends as in the file.
-        in_folder: Whether it was found in a folder, and not named itself.
+        text: The whole text, with the file's line ends.
+        in_folder: Whether the file was found in a folder rather than named itself.
 
     Example:
         >>> print(SourceText("a.ptb", "(S\n(").error(3, "found '('"))
@@ -46,7 +46,7 @@ class SourceText:
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """Yields (1-based line number, line without its end)."""
-        # Not splitlines(): it also cuts at characters that occur inside words.
+        # Not splitlines(): it also splits at characters that occur inside words.
         for number, line in enumerate(self.text.split("\n"), start=1):
             yield number, line.removesuffix("\r")
 
@@ -64,12 +64,12 @@ class SourceText:
         return self.error_in(f", line {line}, column {column}", message)
 
     def error_in(self, place: str, message: str) -> DataError:
-        """Makes the error for a fault in a part of the file; the whole if empty."""
+        """Makes the error for a fault at ``place``, or in the whole file if empty."""
         hint = "; to leave this file out, name the others" if self.in_folder else ""
         return DataError(f"{self.name}{place}: {message}{hint}")
 
     def error_without(self, instances: str) -> DataError:
-        """Makes the error for a file in which no instance was found."""
+        """Makes the error for a file without instances."""
         return self.error_in(
             "",
             f"a file must hold at least one {instances}; found none in "
@@ -79,18 +79,19 @@ class SourceText:
 
 
 def read_sources(paths: Paths, suffixes: Sequence[str]) -> Iterator[SourceText]:
-    """Reads every file that a path, folder or list of them stands for.
+    """Reads every file of a path, a folder or a list of them.
 
     Args:
         paths: A file, a folder, or an iterable of files and folders.
         suffixes: As for `expand_paths`. A file named directly may have any name.
 
     Yields:
-        One `SourceText` per file, in the order given; a folder's files sorted by path.
+        One `SourceText` per file, in the order given; a folder's files are sorted by
+        path.
 
     Raises:
-        DataError: A path is missing, a folder holds no such file, or one both plain and
-            gzipped, a file is empty, cut short, or not UTF-8.
+        DataError: A path is missing; a folder has no such file, or has the same file
+            both plain and gzipped; a file is empty, truncated, or not UTF-8.
 
     Example:
         >>> import pathlib, tempfile
@@ -104,21 +105,21 @@ def read_sources(paths: Paths, suffixes: Sequence[str]) -> Iterator[SourceText]:
 
 
 def expand_paths(paths: Paths, suffixes: Sequence[str]) -> list[Path]:
-    """Lists the files that a path, folder or list of them stands for.
+    """Lists the files of a path, a folder or a list of them.
 
     Args:
         paths: A file, a folder (searched recursively; names that start with a dot are
             skipped), or an iterable of files and folders.
-        suffixes: Which files of a folder count, such as `(".ptb", ".mrg")`, with or
-            without `.gz` after them. Texts about data, such as `LICENSE.txt` and
-            `readme.txt`, do not.
+        suffixes: Suffixes of the files to take from folders, such as
+            `(".ptb", ".mrg")`; a further `.gz` is allowed. Documents about the data,
+            such as `LICENSE.txt` and `readme.txt`, are skipped.
 
     Returns:
-        The files in the order given; a folder's files sorted by path.
+        The files in the order given; a folder's files are sorted by path.
 
     Raises:
-        DataError: A path is missing, a folder holds no such file, or one both plain and
-            gzipped, or no path is given.
+        DataError: A path is missing; a folder has no such file, or has the same file
+            both plain and gzipped; or no path is given.
 
     Example:
         >>> import pathlib, tempfile
@@ -132,7 +133,7 @@ def expand_paths(paths: Paths, suffixes: Sequence[str]) -> list[Path]:
 
 
 def _expanded(paths: Paths, suffixes: Sequence[str]) -> list[tuple[Path, bool]]:
-    """Lists the files, and whether each was found in a folder."""
+    """Lists the files, each with whether it was found in a folder."""
     files: list[tuple[Path, bool]] = []
     for path in _as_paths(paths):
         if path.is_dir():
@@ -164,12 +165,12 @@ def _as_paths(paths: Paths) -> list[Path]:
 def read_text(path: PathLike, *, in_folder: bool = False) -> SourceText:
     """Reads one file, gzipped or not, as UTF-8.
 
-    Whether it is gzipped is told by its first bytes, since downloads often lose or
-    keep a `.gz` wrongly. A byte order mark is dropped.
+    Gzip is detected by the first bytes, because the suffix `.gz` of downloads is often
+    missing or wrong. A byte order mark is dropped.
 
     Args:
         path: The file.
-        in_folder: Whether it was found in a folder; for messages.
+        in_folder: Whether the file was found in a folder; for error messages.
 
     Raises:
         DataError: The file is unreadable, too large, empty, a damaged gzip file, or not
@@ -227,7 +228,7 @@ def _files_in(folder: Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 def _check_no_copies(found: Iterable[Path]) -> None:
-    """Checks that no file of a folder lies beside itself, gzipped."""
+    """Checks that a folder has no file both plain and gzipped."""
     plain: dict[Path, Path] = {}
     for path in sorted(found):
         unpacked = path.with_suffix("") if path.suffix.lower() == ".gz" else path
@@ -241,7 +242,7 @@ def _check_no_copies(found: Iterable[Path]) -> None:
 
 
 def _missing(path: Path) -> DataError:
-    """Names the first part of the path that is missing, and what is near it."""
+    """Makes the error for a missing path: its first missing part, a similar name."""
     missing = path
     while missing.parent != missing and not missing.parent.exists():
         missing = missing.parent

@@ -1,8 +1,8 @@
 """Sampler of sentences with projective parses that resemble real ones in shape.
 
-The trees are those of `sample_dependency_trees`, laid out so that no arcs cross: of the
-dependents of a word about two thirds stand before it, as in UD English EWT (0.61 of
-the arcs go to the left there).
+The trees come from `sample_dependency_trees`; their words are ordered such that no arcs
+cross. A dependent precedes its head with probability 0.61, the share of arcs to the
+left in UD English EWT.
 """
 
 import numpy as np
@@ -29,17 +29,17 @@ def sample_parsed_sentences(
 ) -> list[ParsedSentence]:
     """Samples parsed sentences whose relations can be learned.
 
-    A word's tag is `word % num_tags`. Its relation follows from its own tag and the
-    side on which its head stands.
+    A word's tag is `word % num_tags`. Its relation is determined by its tag and the
+    side of its head.
 
     Args:
         rng: The random generator.
-        count: How many.
-        vocabulary_size: Words are integers below it.
-        num_tags: Tags are integers below it.
-        num_relations: Relations are integers below it; that of the root is 0, which no
-            other word has.
-        length: The number of words of each; drawn as by `sample_lengths` if None.
+        count: Number of sentences.
+        vocabulary_size: Words are integers below this number.
+        num_tags: Tags are integers below this number.
+        num_relations: Relations are integers below this number; the root's relation is
+            0, which no other word has.
+        length: Number of words of each sentence; drawn by `sample_lengths` if None.
 
     Returns:
         The sentences, all projective.
@@ -78,7 +78,7 @@ def _laid_out(
 
 
 def _preorder(tree: Tree) -> tuple[list[Tree], list[int]]:
-    """Lists the nodes, parents first, and the number of each one's parent."""
+    """Lists the nodes, parents first, and the index of each node's parent."""
     nodes: list[Tree] = []
     parents: list[int] = []
     stack: list[tuple[Tree, int]] = [(tree, NO_PARENT)]

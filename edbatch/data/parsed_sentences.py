@@ -1,4 +1,4 @@
-"""The sentence with its dependency parse, and the test whether its arcs cross."""
+"""Sentences with dependency parses, and the test for crossing arcs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ ROOT_RELATION = 0  # index of the root's relation, which no other word has
 
 @dataclass(frozen=True, slots=True)
 class ParsedSentence:
-    """Words with a part of speech, a head and a relation to it each.
+    """Words, each with a part of speech, a head and its relation to the head.
 
     Attributes:
-        words: [L] The tokens, or their indices once a vocabulary was applied; any
-            iterable is taken.
+        words: [L] The tokens, or their indices once a vocabulary is applied; any
+            iterable is accepted.
         tags: [L] The parts of speech, or their indices.
         heads: [L] The head of each word: the position of another word, counted from 1,
             or 0 for the root.
         relations: [L] The relation of each word to its head, or its index.
 
     Raises:
-        DataError: The lengths differ, or the heads are not a tree with one root.
+        DataError: The lengths differ, or the heads do not form a tree with one root.
 
     Example:
         >>> ParsedSentence(["bark"], ["VERB"], [0], ["root"])
@@ -54,7 +54,7 @@ class ParsedSentence:
 
     @property
     def is_projective(self) -> bool:
-        """Whether no two arcs cross; the root's arc, from before the sentence, counts.
+        """Whether no arcs cross, including the root's arc from before the sentence.
 
         Example:
             >>> ParsedSentence("abcd", "XXXX", [3, 4, 0, 3], "rrrr").is_projective
@@ -64,13 +64,13 @@ class ParsedSentence:
 
 
 def crossing_arcs(heads: Sequence[int]) -> bool:
-    """Tells whether arcs of a tree cross when drawn above the sentence.
+    """Returns whether arcs of a tree cross when drawn above the sentence.
 
     Args:
-        heads: [L] The heads of a tree, as of `ParsedSentence`.
+        heads: [L] The heads of a tree, as in `ParsedSentence`.
 
     Returns:
-        True for non-projective trees, which no arc-standard parser derives.
+        True for non-projective trees, which arc-standard parsers cannot derive.
 
     Example:
         >>> crossing_arcs([2, 0, 2]), crossing_arcs([3, 4, 0, 3])
@@ -79,7 +79,7 @@ def crossing_arcs(heads: Sequence[int]) -> bool:
     arcs = sorted(
         (min(word, head), -max(word, head)) for word, head in enumerate(heads, start=1)
     )
-    ends: list[int] = []  # of the arcs around a place, the innermost one last
+    ends: list[int] = []  # right ends of the open arcs, the innermost last
     for left, minus_right in arcs:
         while ends and ends[-1] <= left:
             ends.pop()
@@ -100,13 +100,12 @@ def index_parsed_sentence(
     Args:
         sentence: A sentence of strings.
         words: The vocabulary of the words.
-        tags: The vocabulary of the tags; what it lacks becomes 0, like a word.
+        tags: The vocabulary of the tags; unknown tags become 0, like unknown words.
         relations: The vocabulary of the relations.
 
     Returns:
-        The sentence of indices; heads stay. The relation of the root is
-        `ROOT_RELATION`, 0; others are 1 + their index, so 1 where the vocabulary lacks
-        them.
+        The sentence of indices, with the same heads. The relation of the root is
+        `ROOT_RELATION`, 0; other relations are 1 + their index, so unknown ones are 1.
 
     Raises:
         DataError: A word, tag or relation is not a string.

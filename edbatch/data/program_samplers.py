@@ -1,7 +1,7 @@
 """Sampler of functional programs like those of CLEVR's questions.
 
-Every program follows one of the nine families of templates by which CLEVR's questions
-were made; how often each occurs, and how many filters follow what, was counted in
+Every program follows one of the nine template families of CLEVR's questions. The
+frequency of each family and the number of filters after each function were counted in
 5,000 questions that CLEVR's generator wrote for 500 of its scenes:
 
     functions     mean   median   95 %   max    depth: mean   median   95 %
@@ -32,11 +32,11 @@ def sample_programs(rng: np.random.Generator, count: int) -> list[Program]:
 
     Args:
         rng: The random generator.
-        count: How many.
+        count: Number of programs.
 
     Returns:
-        The programs, values and answers as strings. An answer is of the right kind,
-        but random.
+        The programs, with values and answers as strings. Answers are random values of
+        the right kind.
 
     Raises:
         DataError: `rng` is not a generator, or the count is negative.
@@ -53,7 +53,7 @@ def sample_programs(rng: np.random.Generator, count: int) -> list[Program]:
 
 
 class _Writer:
-    """Writes one program, function by function; positions stand for functions."""
+    """Writes one program function by function; functions are named by position."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
@@ -85,7 +85,7 @@ class _Writer:
         return self.add("relate", one, value=self.pick(RELATIONS))
 
     def chain(self, hops: int) -> int:
-        """Objects of the scene, then ``hops`` times what is beside one."""
+        """Adds filtered objects of the scene, then ``hops`` filtered relations."""
         objects = self.filtered(self.add("scene"), "scene")
         for _ in range(hops):
             objects = self.filtered(self.relate(objects), "relate")
@@ -96,7 +96,7 @@ class _Writer:
         return self.add(f"query_{attribute}", self.add("unique", objects))
 
     def ask(self, objects: int, query: float, exist: float) -> None:
-        """Ends with a query, with existence, else with a count."""
+        """Ends the program with a query, an existence test or a count."""
         drawn = self.rng.random()
         if drawn < query:
             self.query(objects)
@@ -142,7 +142,7 @@ def _compare_counts(writer: _Writer) -> None:
     writer.add(writer.pick(("equal_integer", "less_than", "greater_than")), *sides)
 
 
-# Each family with its number of questions.
+# The template families, each with its number of questions.
 _FAMILIES: tuple[tuple[int, Callable[[_Writer], None]], ...] = (
     (336, _hops(0)),
     (336, _hops(1)),

@@ -1,7 +1,7 @@
-"""Functional programs over images, as the questions of CLEVR have them.
+"""Functional programs over images, with the functions and values of CLEVR.
 
 Source: Johnson et al., "CLEVR: A Diagnostic Dataset for Compositional Language and
-Elementary Visual Reasoning", CVPR 2017, whose functions and values these are.
+Elementary Visual Reasoning", CVPR 2017.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "material": ("metal", "rubber"),
     "shape": ("cube", "cylinder", "sphere"),
 }
-_MOST_KINDS = 5  # that a message names
+_MOST_KINDS = 5  # limit for the kinds in an error message
 VALUES = (*RELATIONS, *(value for values in ATTRIBUTES.values() for value in values))
 ANSWERS = ("no", "yes", *map(str, range(11)), *VALUES[len(RELATIONS) :])
 
@@ -72,21 +72,21 @@ FUNCTIONS: Mapping[str, Signature] = {
 
 @dataclass(frozen=True)
 class Program:
-    """A program: functions of earlier functions, the last of which is the root.
+    """A program: functions that read earlier functions' outputs; the last is the root.
 
     Attributes:
-        functions: [N] Names of `FUNCTIONS`; any iterable is taken, here and below.
-        inputs: [N] For each function the positions of its inputs, all before it.
-        values: [N] The value that a function takes, or its number once a vocabulary
-            was applied; None for functions that take none.
-        image: The number of the image that the program is about.
-        answer: The answer, or its number; None where it is not known.
+        functions: [N] Names in `FUNCTIONS`. Any iterable is accepted, here and below.
+        inputs: [N] The positions of each function's inputs, all before the function.
+        values: [N] The value of each function, or its index once a vocabulary is
+            applied; None for functions without a value.
+        image: The number of the program's image.
+        answer: The answer, or its index; None if it is unknown.
         features: `IMAGE_SHAPE` float32, the features of the image; None before
-            `index_program`. Not compared.
+            `index_program`. Ignored in comparisons.
 
     Raises:
-        DataError: There is no function, one is unknown or has the wrong inputs, or a
-            value is missing or too many; or the image has no number.
+        DataError: There is no function; a function is unknown, has the wrong inputs,
+            lacks a value or has one too many; or the image has no valid number.
 
     Example:
         >>> program = Program(["scene", "count"], [(), (0,)], [None, None])
@@ -174,11 +174,10 @@ def index_program(program: Program, values: Vocabulary, answers: Vocabulary) -> 
     Args:
         program: A program of strings.
         values: The vocabulary of the values.
-        answers: The vocabulary of the answers; one that it lacks becomes 0.
+        answers: The vocabulary of the answers; unknown answers become 0.
 
     Returns:
-        The program of indices. Where it has no features, it gets those of
-        `pseudo_features`.
+        The program of indices. If it has no features, it gets `pseudo_features`.
 
     Raises:
         DataError: A value or the answer is not a string.
@@ -204,12 +203,12 @@ def index_program(program: Program, values: Vocabulary, answers: Vocabulary) -> 
 
 @lru_cache(maxsize=16_384)
 def pseudo_features(image: int) -> NDArray[np.float32]:
-    """Returns random features in place of those of an image, the same in every call.
+    """Returns random features for an image, the same in every call.
 
-    They carry no information: they are for speed and batching, not for accuracy.
+    They carry no information: use them to measure speed and batching, not accuracy.
 
     Args:
-        image: The number of the image, 0 or more; the seed.
+        image: The number of the image, 0 or more, used as the seed.
 
     Returns:
         `IMAGE_SHAPE` float32, read-only, of unit variance.

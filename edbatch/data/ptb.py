@@ -1,9 +1,9 @@
 """Reader of constituency trees in Penn Treebank brackets.
 
-`(S (NP (DT the) (NN dog)) (VP (VBZ barks)))`, as in the Penn Treebank's `.mrg` files,
-GUM and the Stanford Sentiment Treebank: over several lines or several on one, with or
-without an unlabelled bracket around each tree. Words are kept as they stand, `-LRB-`
-and traces included.
+The format is `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))`, as in the Penn Treebank's
+`.mrg` files, GUM and the Stanford Sentiment Treebank. A tree may span several lines, a
+line may have several trees, and each tree may have an unlabelled bracket around it.
+Words are kept as they are, including `-LRB-` and traces.
 """
 
 import re
@@ -15,13 +15,13 @@ from edbatch.limits import MAX_NESTING
 
 SUFFIXES = (".ptb", ".mrg", ".txt", ".bracket", ".brackets")
 
-# Only ASCII white space separates: words may hold a no-break space. The first
-# alternative takes a whole `(NN dog)` at once, which most brackets are.
+# Only ASCII white space separates tokens: words may contain a no-break space. The first
+# alternative matches a whole `(NN dog)`, the most frequent kind of bracket.
 _TOKEN = re.compile(
     r"\(\s*([^\s()]+)\s+([^\s()]+)\s*\)"  # groups 1 and 2: label and word
     r"|\(\s*([^\s()]*)"  # group 3: label, perhaps empty
     r"|(\))"  # group 4
-    r"|([^\s()]+)",  # group 5: a word beside brackets
+    r"|([^\s()]+)",  # group 5: a word next to brackets
     re.ASCII,
 )
 _PRETERMINAL, _OPEN, _CLOSE = 2, 3, 4
@@ -30,8 +30,8 @@ _PRETERMINAL, _OPEN, _CLOSE = 2, 3, 4
 def read_trees(path: Paths) -> list[Tree]:
     """Reads constituency trees in bracket notation.
 
-    A node over one word, `(NN dog)`, is a leaf with label and word. Of several words
-    below one node, each is a leaf without label. An unlabelled bracket around one
+    A node over one word, `(NN dog)`, is a leaf with label and word. If a node has
+    several words, each becomes a leaf without label. An unlabelled bracket around a
     whole tree is dropped.
 
     Args:
@@ -42,9 +42,9 @@ def read_trees(path: Paths) -> list[Tree]:
         The trees, in the order of the files.
 
     Raises:
-        DataError: A path is missing, or a file is unreadable, holds no tree, or has
-            unbalanced brackets, too many nested ones, an empty node or a word outside a
-            tree.
+        DataError: A path is missing; or a file is unreadable, contains no tree, or has
+            unbalanced brackets, brackets nested too deep, an empty node or a word
+            outside a tree.
 
     Example:
         >>> import pathlib, tempfile
@@ -82,7 +82,7 @@ def _parsed(source: SourceText) -> list[Tree]:
     trees: list[Tree] = []
     labels: list[str] = []
     children: list[list[Tree | str]] = []
-    opened: list[int] = []  # where the bracket of each open node stands
+    opened: list[int] = []  # offset of the bracket of each open node
     siblings: list[Tree | str] = []
     node: Tree | str
     for token in _TOKEN.finditer(source.text):

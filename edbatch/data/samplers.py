@@ -1,15 +1,15 @@
 """Samplers of synthetic instances that resemble real text in size and shape.
 
-All take a `numpy.random.Generator` and give the same instances for the same state of
-it. Words are integers from 0, the most frequent, with Zipf's law. What "resemble"
-means was measured beside GUM (4,063 constituency trees, 87,215 tokens) and beside the
-development and test parts of UD English EWT:
+All samplers take a `numpy.random.Generator` and return the same instances for the same
+state of it. Words are integers from 0, the most frequent word, and follow Zipf's law.
+The samples were compared with GUM (4,063 constituency trees, 87,215 tokens) and with
+the development and test parts of UD English EWT:
 
     words per sentence     mean    5 %   median   95 %    max
     GUM                    21.5      2       19     47    101
     20,000 sampled         21.4      4       19     49    104
 
-    share of the tokens that the 1, 10, 100, 1000 most frequent words have
+    share of the tokens that are among the 1, 10, 100, 1000 most frequent words
     GUM                    0.05   0.27     0.48   0.71
     sampled, 12,656 words  0.05   0.22     0.47   0.72
 """
@@ -30,8 +30,8 @@ MAX_LENGTH = 130
 
 # A Weibull distribution, fitted to the lengths of GUM's sentences.
 _LENGTH_SHAPE, _LENGTH_SCALE = 1.5, 23.3
-# Mean arity in UD English EWT is 1 + 1.22 ln(words below the node), and the subtrees
-# of a node are about as uneven as these powers of uniform numbers.
+# In UD English EWT the mean arity is 1 + 1.22 ln(words below the node), and the sizes
+# of a node's subtrees vary about as much as uniform numbers to the power of 0.25.
 _ARITY_GROWTH, _SUBTREE_POWER = 1.22, 0.25
 _TAG_FOLLOWS_WORD = 0.9
 
@@ -41,7 +41,7 @@ def sample_lengths(rng: np.random.Generator, count: int) -> list[int]:
 
     Args:
         rng: The random generator.
-        count: How many.
+        count: Number of lengths.
 
     Returns:
         The lengths.
@@ -69,8 +69,8 @@ def sample_tree(
 
     Args:
         rng: The random generator.
-        vocabulary_size: Words are integers below it.
-        length: The number of words; drawn as by `sample_lengths` if None.
+        vocabulary_size: Words are integers below this number.
+        length: Number of words; drawn by `sample_lengths` if None.
         shape: As for `sample_trees`.
 
     Returns:
@@ -98,9 +98,9 @@ def sample_trees(
 ) -> list[Tree]:
     """Samples binary trees with words at their leaves, without labels.
 
-    `"parsed"` resembles binarized parses, `"uniform"` divides anywhere, and is much
-    flatter, `"balanced"` is as flat as can be, and `"chain"` as deep. Heights, at GUM's
-    sentence lengths for all rows:
+    Shape `"parsed"` resembles binarized parses. `"uniform"` splits at any position and
+    gives much flatter trees. `"balanced"` trees are as flat as possible, `"chain"`
+    trees as deep as possible. Heights, with GUM's sentence lengths in all rows:
 
         height                  mean   median   95 %   max   at 20-29 words
         GUM, binarized right    11.2       11     21    47   13.2
@@ -112,9 +112,9 @@ def sample_trees(
 
     Args:
         rng: The random generator.
-        count: How many.
-        vocabulary_size: Words are integers below it.
-        length: The number of words of each; drawn as by `sample_lengths` if None.
+        count: Number of trees.
+        vocabulary_size: Words are integers below this number.
+        length: Number of words of each tree; drawn by `sample_lengths` if None.
         shape: `"parsed"`, `"uniform"`, `"balanced"` or `"chain"`.
 
     Returns:
@@ -148,9 +148,9 @@ def sample_dependency_trees(
     *,
     length: int | None = None,
 ) -> list[Tree]:
-    """Samples trees with a word at every node and any number of children, no labels.
+    """Samples trees with a word at every node, any number of children and no labels.
 
-    Beside UD English EWT, at its sentence lengths:
+    Comparison with UD English EWT, at its sentence lengths:
 
         nodes with 0, 1, 2, 3, 4, 5 children     most    height: mean   95 %   max
         EWT      0.65 0.11 0.09 0.06 0.04 0.03     12             2.9      6    12
@@ -158,9 +158,9 @@ def sample_dependency_trees(
 
     Args:
         rng: The random generator.
-        count: How many.
-        vocabulary_size: Words are integers below it.
-        length: The number of words of each; drawn as by `sample_lengths` if None.
+        count: Number of trees.
+        vocabulary_size: Words are integers below this number.
+        length: Number of words of each tree; drawn by `sample_lengths` if None.
 
     Returns:
         The trees.
@@ -187,16 +187,16 @@ def sample_sentences(
     *,
     length: int | None = None,
 ) -> list[Sentence]:
-    """Samples tagged sentences whose tags can be learned, but not fully.
+    """Samples tagged sentences whose tags can be learned only partly.
 
-    Nine tags in ten are `word % num_tags`, the others uniform.
+    Nine of ten tags are `word % num_tags`; the others are uniformly random.
 
     Args:
         rng: The random generator.
-        count: How many.
-        vocabulary_size: Words are integers below it.
-        num_tags: Tags are integers below it.
-        length: The number of words of each; drawn as by `sample_lengths` if None.
+        count: Number of sentences.
+        vocabulary_size: Words are integers below this number.
+        num_tags: Tags are integers below this number.
+        length: Number of words of each sentence; drawn by `sample_lengths` if None.
 
     Returns:
         The sentences.
@@ -222,7 +222,7 @@ def sample_sentences(
 def _sampled_words(
     rng: np.random.Generator, count: int, vocabulary_size: int, length: int | None
 ) -> Iterator[list[int]]:
-    """Checks the request, then yields the words of one instance after the other."""
+    """Checks the arguments, then yields the words of each instance."""
     check_request(rng, count=(count, 0), vocabulary_size=(vocabulary_size, 1))
     if length is not None:
         check_request(rng, length=(length, 1))
@@ -257,7 +257,7 @@ def _binary_tree(
 def _heads(rng: np.random.Generator, length: int) -> list[int]:
     """Samples the heads of a tree, as for `tree_from_heads`, top-down."""
     heads = [0]
-    stack = [(1, length - 1)]  # a word, and how many words are below it
+    stack = [(1, length - 1)]  # a word and the number of words below it
     while stack:
         head, below = stack.pop()
         if not below:
@@ -266,7 +266,7 @@ def _heads(rng: np.random.Generator, length: int) -> list[int]:
         if below > 1:
             chance = min(1.0, _ARITY_GROWTH * math.log(below) / (below - 1))
             arity += int(rng.binomial(below - 1, chance))
-        spare = below - arity  # words that are not children of `head` themselves
+        spare = below - arity  # words below `head` that are not its children
         for share in rng.random(arity - 1).tolist():
             taken = round(spare * share**_SUBTREE_POWER)
             heads.append(head)

@@ -1,7 +1,8 @@
 """Sampler of sentence pairs that resemble real ones in size.
 
-Beside the 26,388 English and Chinese sentences of Tatoeba, words of the one and
-characters of the other, which are correlated by 0.77, sampled ones by 0.78:
+Comparison with the 26,388 English-Chinese sentence pairs of Tatoeba, in English words
+and Chinese characters. The correlation of the two lengths is 0.77 in Tatoeba and 0.78
+in the samples:
 
     source                   mean    5 %   median   95 %    max
     Tatoeba                   6.2      3        6     10     32
@@ -17,11 +18,11 @@ import numpy as np
 from edbatch.data.sentence_pairs import SentencePair
 from edbatch.data.zipf import check_request, zipf_words
 
-START_INDEX, END_INDEX = 1, 2  # where the vocabulary has room for them
+START_INDEX, END_INDEX = 1, 2  # if the vocabulary is large enough
 MAX_SOURCE, MAX_TARGET = 32, 44
 
-# A gamma distribution of the sources' lengths; those of targets follow from them, with
-# a normal deviation.
+# Source lengths have a gamma distribution. Target lengths are a linear function of
+# source lengths plus normal noise.
 _SOURCE_SHAPE, _SOURCE_MEAN = 7.5, 6.2
 _TARGET_PER_SOURCE, _TARGET_OFFSET, _TARGET_SPREAD = 1.17, 2.56, 2.1
 
@@ -37,10 +38,10 @@ def sample_sentence_pairs(
 
     Args:
         rng: The random generator.
-        count: How many.
-        vocabulary_size: Words of either language are integers below it. Targets begin
-            with number 1 and end with number 2, if there are these.
-        length: The number of words of each source; drawn if None.
+        count: Number of pairs.
+        vocabulary_size: Words of both languages are integers below this number. Targets
+            begin with word 1 and end with word 2 if the vocabulary is large enough.
+        length: Number of words of each source; sampled if None.
 
     Returns:
         The pairs.

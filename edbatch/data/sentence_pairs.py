@@ -1,4 +1,4 @@
-"""Pairs of sentences, source and target, and the reader of tab-separated files."""
+"""Pairs of source and target sentences, and their reader for tab-separated files."""
 
 import re
 from collections.abc import Callable
@@ -12,7 +12,7 @@ SUFFIXES = (".tsv", ".txt", ".tab")
 START = "<s>"
 END = "</s>"
 
-# Han and kana, with their punctuation and full-width forms: written without spaces.
+# Scripts written without spaces: Han and kana, with punctuation and full-width forms.
 _UNSPACED = (
     "\u2e80-\u2fdf\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef"
 )
@@ -23,8 +23,8 @@ def split_words(text: str) -> list[str]:
     """Splits a text at white space, and around every Chinese or Japanese character.
 
     Returns:
-        Its tokens. Punctuation stays with the word before it unless a space, or its
-        full width, sets it apart.
+        The tokens. Punctuation stays with the preceding word unless it follows a space
+        or is full-width.
 
     Example:
         >>> split_words("Tom is here."), len(split_words("\u6211\u611bTom\u3002"))
@@ -34,7 +34,7 @@ def split_words(text: str) -> list[str]:
 
 
 def split_characters(text: str) -> list[str]:
-    """Splits a text into its characters, white space left out.
+    """Splits a text into its characters, without white space.
 
     Example:
         >>> split_characters("a bc")
@@ -54,10 +54,10 @@ class SentencePair:
     """A sentence and its translation.
 
     Attributes:
-        source: [S] The tokens of the source, or their indices once a vocabulary was
-            applied; any iterable is taken.
-        target: [T] The tokens of the target, or their indices; the first and the last
-            are `START` and `END`, between which a model predicts.
+        source: [S] The tokens of the source, or their indices once a vocabulary is
+            applied; any iterable is accepted.
+        target: [T] The tokens of the target, or their indices; the first is `START` and
+            the last is `END`.
 
     Raises:
         DataError: The source is empty, or the target has fewer than two tokens.
@@ -88,7 +88,7 @@ class PairVocabulary:
 
     Attributes:
         source: The tokens of the sources.
-        target: The tokens of the targets, the marks of start and end included.
+        target: The tokens of the targets, including the start and end marks.
 
     Example:
         >>> both = PairVocabulary(Vocabulary(["a"]), Vocabulary(["x", "y"]))
@@ -100,30 +100,31 @@ class PairVocabulary:
     target: Vocabulary
 
     def __len__(self) -> int:
-        """The size of the larger one."""
+        """The size of the larger vocabulary."""
         return max(len(self.source), len(self.target))
 
 
 def read_sentence_pairs(
     path: Paths, *, source_tokens: str = "words", target_tokens: str = "words"
 ) -> list[SentencePair]:
-    r"""Reads files with a sentence, a tab and its translation per line.
+    r"""Reads files with a sentence, a tab and its translation on each line.
 
-    Further columns, such as one for the attribution, are not read. Blank lines are
-    skipped.
+    Further columns, such as an attribution, are ignored. Blank lines are skipped.
 
     Args:
         path: A file, a folder (all its `.tsv`, `.txt`, `.tab`, and these with `.gz`,
             recursively), or several of them.
-        source_tokens: ``"words"``, as by `split_words`, or ``"characters"``.
-        target_tokens: In the same way.
+        source_tokens: Tokens of the source: ``"words"`` (see `split_words`) or
+            ``"characters"`` (see `split_characters`).
+        target_tokens: Tokens of the target, as for ``source_tokens``.
 
     Returns:
-        The pairs, in the order of the files; targets begin and end with their marks.
+        The pairs, in the order of the files; targets begin with `START` and end with
+        `END`.
 
     Raises:
-        DataError: A path is missing, a kind of token unknown, or a file is unreadable,
-            holds no pair, or has a line without two sentences.
+        DataError: A path is missing; the kind of tokens is unknown; or a file is
+            unreadable, contains no pair, or has a line without two sentences.
 
     Example:
         >>> import pathlib, tempfile
@@ -152,7 +153,7 @@ def index_sentence_pair(pair: SentencePair, words: PairVocabulary) -> SentencePa
 
     Args:
         pair: A pair of strings.
-        words: The vocabularies.
+        words: The vocabularies of the two languages.
 
     Returns:
         The pair of indices.

@@ -1,4 +1,4 @@
-"""The tagged sentence, the type of all readers and samplers of sentences."""
+"""The tagged sentence, the type that readers and samplers of sentences return."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ class Sentence:
     """Words with one tag each.
 
     Attributes:
-        words: [L] The tokens, or their indices once a vocabulary was applied; any
-            iterable is taken.
+        words: [L] The tokens, or their indices once a vocabulary is applied; any
+            iterable is accepted.
         tags: [L] The tags, or their indices.
 
     Raises:
-        DataError: There are not as many tags as words.
+        DataError: The numbers of tags and words differ.
 
     Example:
         >>> sentence = Sentence(["dogs", "bark"], ["NOUN", "VERB"])

@@ -1,6 +1,6 @@
 """Sampler of speech lattices that resemble real ones in size and shape.
 
-Beside the 3,963 lattices of the development part of Fisher Spanish:
+Comparison with the 3,963 lattices of the development part of Fisher Spanish:
 
     nodes                    mean    5 %   median   95 %    max
     Fisher                   23.2      2       13     76    186
@@ -27,12 +27,13 @@ import numpy as np
 from edbatch.data.speech_lattices import Arc, SpeechLattice
 from edbatch.data.zipf import check_request, zipf_words
 
-# The words of one path, the first, are exponentially distributed.
+# The number of words on the first path has an exponential distribution.
 _PATH_SCALE, _MAX_PATH = 8.5, 50
-# How many other paths there are per word of the first, which is how unsure the
-# recogniser was: on average over lattices, and times the mean at most.
+# Other paths per word of the first path, a measure of the recogniser's uncertainty: its
+# mean over lattices, and its maximum as a multiple of the mean.
 _PATHS_PER_WORD, _MOST_UNSURE = 1.0, 3.0
-# Of a geometric distribution of how many words earlier a path may leave.
+# Success probability of the geometric distribution that limits how many words before
+# its target a path may leave.
 _GAP_CHANCE = 0.17
 
 
@@ -45,15 +46,15 @@ def sample_speech_lattices(
 ) -> list[SpeechLattice]:
     """Samples speech lattices.
 
-    All arcs into a node carry the same word, as most do in recognisers' lattices; the
-    scores of the arcs that leave a node are logarithms of probabilities.
+    All arcs into a node have the same word, as is mostly the case in recognisers'
+    lattices. The scores of the arcs out of a node are log-probabilities.
 
     Args:
         rng: The random generator.
-        count: How many.
-        vocabulary_size: Words are integers below it.
-        length: The number of words on one path from the first node to the last; drawn
-            if None.
+        count: Number of lattices.
+        vocabulary_size: Words are integers below this number.
+        length: Number of words on the first path from the first node to the last;
+            sampled if None.
 
     Returns:
         The lattices.
@@ -94,12 +95,12 @@ def _sample_one(
 
 
 def _sample_arcs(rng: np.random.Generator, length: int) -> list[tuple[int, int]]:
-    """Samples sources and targets: one path, then others that leave and rejoin it."""
+    """Samples arcs (source, target): one path, then paths that leave and rejoin it."""
     times = [float(time) for time in range(length + 1)]  # of the nodes
     arcs = [(node, node + 1) for node in range(length)]
     rate = _PATHS_PER_WORD * length * min(rng.exponential(), _MOST_UNSURE)
     for _ in range(int(rng.poisson(rate))):
-        # Where paths meet already, others are likely to meet too.
+        # Nodes where paths meet are more likely to be chosen again.
         target = arcs[int(rng.integers(len(arcs)))][1]
         earliest = times[target] - rng.geometric(_GAP_CHANCE)
         near = [node for node, _ in arcs if earliest <= times[node] < times[target]]
@@ -110,7 +111,8 @@ def _sample_arcs(rng: np.random.Generator, length: int) -> list[tuple[int, int]]
         step = gap / (between + 1)
         times += [times[source] + step * k for k in range(1, between + 1)]
         arcs += pairwise(path)
-    # Stable, so that ties keep a path's own order; no arc joins nodes of one time.
+    # The sort is stable, so ties keep a path's own order; no arc connects nodes of
+    # equal time.
     order = sorted(range(len(times)), key=times.__getitem__)
     place = {node: k for k, node in enumerate(order)}
     return sorted((place[source], place[target]) for source, target in arcs)

@@ -1,8 +1,8 @@
-"""The word lattice of a speech recogniser, and the reader of the format PLF.
+"""Word lattices of speech recognisers, and the reader of their format PLF.
 
-Python Lattice Format, as Moses and Joshua take it: a lattice per line, a tuple per node
-that holds the arcs which leave it, each a word, a score and the distance to the node
-where it ends. The last node, which no arc leaves, has no tuple.
+PLF is the Python Lattice Format of Moses and Joshua: one lattice per line, as a tuple
+of nodes. A node is the tuple of its outgoing arcs; an arc is a word, a score and the
+distance to its target node. The last node has no outgoing arcs and no tuple.
 """
 
 import ast
@@ -23,10 +23,10 @@ class Arc(NamedTuple):
     """A word between two nodes of a lattice.
 
     Attributes:
-        source: The node that it leaves, from 0.
-        target: The node where it ends.
-        word: The word, or its index once a vocabulary was applied.
-        score: Its score, such as a logarithm of its probability.
+        source: The node where the arc begins; nodes count from 0.
+        target: The node where the arc ends.
+        word: The word, or its index once a vocabulary is applied.
+        score: The score of the arc, such as a log-probability.
 
     Example:
         >>> Arc(source=0, target=2, word="hello", score=-1.5).word
@@ -41,17 +41,17 @@ class Arc(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SpeechLattice:
-    """Words between nodes, which are in topological order.
+    """A lattice: arcs with words between nodes that are in topological order.
 
-    A lattice has at least one arc. Its last node is the largest target; every node
-    but node 0 has an incoming arc.
+    A lattice has at least one arc. Its last node is the largest target. Every node
+    except node 0 has an incoming arc.
 
     Attributes:
         arcs: [E] The arcs, in any order.
 
     Raises:
-        DataError: There is no arc, one does not lead to a later node, or a node has no
-            incoming arc.
+        DataError: There is no arc, an arc does not lead to a later node, or a node
+            other than node 0 has no incoming arc.
 
     Example:
         >>> lattice = SpeechLattice([Arc(0, 1, "tea", -0.7), Arc(0, 1, "tee", -0.9)])
@@ -85,8 +85,8 @@ class SpeechLattice:
 def read_plf(path: Paths) -> list[SpeechLattice]:
     r"""Reads lattices in PLF, one per line.
 
-    Lines end at a line feed and nowhere else. Blank lines and empty lattices, ``()``,
-    stand for utterances in which nothing was recognised; they are left out.
+    Only line feeds end lines. Blank lines and empty lattices, ``()``, mean that nothing
+    was recognised in an utterance; they are skipped.
 
     Args:
         path: A file, a folder (all its `.plf`, `.lat`, and these with `.gz`,
@@ -96,8 +96,8 @@ def read_plf(path: Paths) -> list[SpeechLattice]:
         The lattices, in the order of the files.
 
     Raises:
-        DataError: A path is missing, or a file is unreadable, holds no lattice, or has
-            a line that is not PLF.
+        DataError: A path is missing; or a file is unreadable, contains no lattice, or
+            has a line that is not PLF.
 
     Example:
         >>> import pathlib, tempfile
@@ -155,15 +155,15 @@ def _lattices(source: SourceText) -> Iterator[SpeechLattice]:
 
 
 def _parse(source: SourceText, line: int, text: str) -> tuple[Arc, ...]:
-    """Reads one line without checking where its arcs lead."""
+    """Reads one line without checking the targets of its arcs."""
     try:
         with warnings.catch_warnings():
-            # Of backslashes in words, which stay as they stand.
+            # Warnings about backslashes in words; the words are kept unchanged.
             warnings.simplefilter("ignore")
             nodes = ast.literal_eval(text.strip())
     except (
         *(ValueError, SyntaxError, MemoryError, RecursionError),
-        TypeError,  # of a set that holds a list
+        TypeError,  # raised for a set that contains a list
     ) as error:
         raise source.error_at(
             line,
@@ -202,7 +202,7 @@ def _is_number(score: Any) -> bool:
 
 
 def _find_fault(arcs: tuple[Arc, ...]) -> str | None:
-    """Says what keeps arcs from being a lattice, if anything does."""
+    """Explains why arcs do not form a lattice; None if they do."""
     if not arcs:
         return (
             "a SpeechLattice must have an arc; found none; usually an utterance in "

@@ -1,7 +1,7 @@
 """Sentences whose rare words are spelled out, and their sampler.
 
-The number of a character is its Unicode code point, so it does not depend on the data;
-characters beyond the number that a model has vectors for are number 0.
+The index of a character is its Unicode code point, so it does not depend on the data.
+Characters for which a model has no vector have index 0.
 """
 
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from edbatch.errors import DataError
 
 UNKNOWN_CHARACTER = 0
 
-# Of the tokens of WikiGold, WNUT-17 (training part) and UD English EWT 0.29, 0.28 and
-# 0.23 are words that occur fewer than five times there; half of these have up to six
-# or seven characters, 90 % three to eleven, twelve or twenty.
+# In WikiGold, WNUT-17 (training part) and UD English EWT, 0.29, 0.28 and 0.23 of the
+# tokens are words that occur fewer than five times there. Half of these words have up
+# to six or seven characters; 90% have three to eleven, twelve or twenty.
 _RARE_SHARE = 0.25
 _MEAN_LETTERS = 7
 _LETTERS = tuple(range(ord("a"), ord("z") + 1))
@@ -28,11 +28,11 @@ class SpelledSentence(Sentence):
     """An indexed sentence with the characters of its rare words.
 
     Attributes:
-        spellings: [L] The numbers of a word's characters where the word is rare, at
-            least one; empty where it is frequent. Any iterable is taken.
+        spellings: [L] For a rare word the indices of its characters, at least one; for
+            a frequent word empty. Any iterable is accepted.
 
     Raises:
-        DataError: There are not as many tags or spellings as words.
+        DataError: The numbers of words, tags and spellings differ.
 
     Example:
         >>> sentence = SpelledSentence([1, 0], [2, 3], [(), (99, 97, 116)])
@@ -56,13 +56,14 @@ class SpelledSentence(Sentence):
 def spell_sentence(
     sentence: Sentence, words: Vocabulary, tags: Vocabulary, num_characters: int = 256
 ) -> SpelledSentence:
-    """Indexes a sentence and spells out the words that the vocabulary lacks.
+    """Indexes a sentence and spells out the words that are not in the vocabulary.
 
     Args:
         sentence: A sentence of strings.
         words: The vocabulary of the frequent words.
         tags: The vocabulary of the tags.
-        num_characters: Characters with a larger code point become unknown, 0.
+        num_characters: Characters whose code point is not below this number become
+            unknown, 0.
 
     Returns:
         The sentence of indices and spellings.
@@ -92,18 +93,18 @@ def sample_spelled_sentences(
     *,
     length: int | None = None,
 ) -> list[SpelledSentence]:
-    """Samples tagged sentences of which about a quarter of the words is rare.
+    """Samples tagged sentences in which about a quarter of the words are rare.
 
-    Sentences as by `sample_sentences`. A rare word has number 0 and random letters, 7
-    on average, at least one.
+    The sentences come from `sample_sentences`. A rare word has index 0 and random
+    letters: at least one, 7 on average.
 
     Args:
         rng: The random generator.
-        count: How many.
-        vocabulary_size: Words are integers below it.
-        num_tags: Tags are integers below it.
-        num_characters: Characters are integers below it.
-        length: The number of words of each; drawn as by `sample_lengths` if None.
+        count: Number of sentences.
+        vocabulary_size: Words are integers below this number.
+        num_tags: Tags are integers below this number.
+        num_characters: Characters are integers below this number.
+        length: Number of words of each sentence; drawn by `sample_lengths` if None.
 
     Returns:
         The sentences.
@@ -138,7 +139,7 @@ def _with_rare_words(
 
 
 def _spelling(word: str, num_characters: int) -> tuple[int, ...]:
-    points = map(ord, word or "\0")  # a token may be empty in a file of columns
+    points = map(ord, word or "\0")  # a token may be empty in a column file
     return tuple(
         point if point < num_characters else UNKNOWN_CHARACTER for point in points
     )

@@ -1,7 +1,7 @@
-"""Rules by which a sampled binary tree divides its words, from the root down.
+"""Split rules: how sampled binary trees divide their words between two subtrees.
 
-A rule maps a number of words, 2 or more, and two uniform numbers in [0, 1) to the
-number of words in the left subtree.
+A rule is applied from the root down. It maps a number of words, 2 or more, and two
+uniform random numbers in [0, 1) to the number of words in the left subtree.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,24 +10,26 @@ from typing import Literal
 SplitRule = Callable[[int, float, float], int]
 Shape = Literal["parsed", "uniform", "balanced", "chain"]
 
-# Fitted to the shares of one-word left and right subtrees among the right-branching
+# Fitted to the shares of one-word left and right subtrees in the right-branching
 # binarized trees of GUM (4,063 trees of its genres academic, bio, interview, news and
-# voyage); what is left over is spread about as 1/k there.
+# voyage). There, the probability of k words in the other left subtrees is about
+# proportional to 1/k.
 _ONE_WORD_LEFT = 1.1
 _ONE_WORD_LEFT_DECAY = 0.22
 _ONE_WORD_RIGHT = 0.08
 
 
 def parsed(num_words: int, which: float, where: float) -> int:
-    """Divides as in binarized English parses: mostly one word to the left.
+    """Splits as in binarized English parses: mostly one word to the left.
 
     Args:
-        num_words: The words to divide.
-        which: Uniform; decides between one word left, one word right, and neither.
-        where: Uniform; decides the size where it is neither.
+        num_words: Number of words to split.
+        which: Uniform random number; decides between one word left, one word right, and
+            neither.
+        where: Uniform random number; decides the size if neither.
 
     Returns:
-        The number of words to the left, 1 to `num_words - 1`.
+        The number of words on the left, 1 to `num_words - 1`.
 
     Example:
         >>> parsed(20, 0.1, 0.5), parsed(20, 0.6, 0.5), parsed(20, 0.9, 0.5)
@@ -43,7 +45,7 @@ def parsed(num_words: int, which: float, where: float) -> int:
 
 
 def uniform(num_words: int, which: float, where: float) -> int:
-    """Divides at any place with equal probability; arguments as for `parsed`.
+    """Splits at any position with equal probability; arguments as for `parsed`.
 
     Example:
         >>> uniform(4, 0.0, 0.5), uniform(4, 0.99, 0.5)
@@ -54,7 +56,7 @@ def uniform(num_words: int, which: float, where: float) -> int:
 
 
 def balanced(num_words: int, which: float, where: float) -> int:
-    """Divides in the middle; arguments as for `parsed`.
+    """Splits in the middle; arguments as for `parsed`.
 
     Example:
         >>> balanced(7, 0.0, 0.0)
@@ -65,7 +67,7 @@ def balanced(num_words: int, which: float, where: float) -> int:
 
 
 def chain(num_words: int, which: float, where: float) -> int:
-    """Puts one word left, so the tree is as deep as can be; as for `parsed`.
+    """Splits off one word on the left: the deepest tree; arguments as for `parsed`.
 
     Example:
         >>> chain(7, 0.0, 0.0)

@@ -1,10 +1,11 @@
-"""A tree as the decisions of a top-down generator, and the tree of such decisions.
+"""Converts trees to the decisions of a top-down generator, and decisions to trees.
 
-A generator grows a tree in rounds. In each it decides for all open places at once: the
-label there, whether a child follows below, and whether a sibling follows beside it. So
-a node's arity is the number of times that a sibling was wanted. The order of decisions
-is that of rounds, and within a round that of the places whose decisions opened them,
-the child of each before its sibling.
+A generator grows a tree in rounds. In each round it decides for all open places at
+once: the label of the place, whether a child follows below it, and whether a sibling
+follows after it. So a node's arity is not decided as a number: it is 0 without a first
+child, otherwise 1 plus the number of its children that have a next sibling. Decisions
+are ordered by round, within a round by the order of the decisions that opened their
+places, the child of each before its sibling.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,9 +21,9 @@ class Decision(NamedTuple):
     """The decisions of a generator at one place.
 
     Attributes:
-        label: The label there.
-        down: Whether a child follows, the first one below this place.
-        on: Whether a sibling follows, behind this place.
+        label: The label of the place.
+        down: Whether a first child follows below this place.
+        on: Whether a sibling follows after this place.
 
     Example:
         >>> Decision(label="NP", down=True, on=False).label
@@ -44,13 +45,13 @@ def grow(
 
     Args:
         root: The first place.
-        decide: Decides for the places of one round; none may want a sibling of the
-            root.
-        child: Gives the first place below one, from it and its decision.
-        sibling: Gives the place behind one.
+        decide: Returns the decisions for the places of one round; the root's decision
+            must not have a sibling.
+        child: ``child(place, decision)`` returns the first place below ``place``.
+        sibling: ``sibling(place, decision)`` returns the place after ``place``.
 
     Returns:
-        All decisions, in their order.
+        All decisions, in the order of the rounds.
 
     Example:
         >>> found = grow(
@@ -81,7 +82,7 @@ def decisions(tree: Tree) -> list[Decision]:
     """Returns the decisions that grow a tree.
 
     Args:
-        tree: The tree, of which the labels are read.
+        tree: The tree; its labels and shape are read, not its words.
 
     Returns:
         One decision per node.
@@ -109,11 +110,11 @@ def decisions(tree: Tree) -> list[Decision]:
 
 
 def tree_from_decisions(found: Iterable[tuple[Any, Any, Any]]) -> Tree:
-    """Builds the tree that decisions grow.
+    """Builds a tree from decisions.
 
     Args:
-        found: The label, whether a child follows, and whether a sibling does, for each
-            place, in the order of `grow`.
+        found: For each place the label, whether a child follows, and whether a sibling
+            follows, in the order that `grow` returns.
 
     Returns:
         The tree, without words.

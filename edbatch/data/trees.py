@@ -1,4 +1,4 @@
-"""The tree type of all readers and samplers of trees."""
+"""The tree, the type that readers and samplers of trees return."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ _REPR_TOKENS = 12
 @final
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Tree:
-    """One node with all below it; immutable, compared by value.
+    """A node and its subtrees; immutable, compared by value.
 
-    Constituency trees have words at their leaves only; dependency trees have one at
-    every node. Nothing here recurses, so a tree may be as deep as memory allows.
+    Constituency trees have words only at their leaves; dependency trees have a word at
+    every node. No method recurses, so a tree may be as deep as memory allows.
 
     Attributes:
         label: The category, part of speech, sentiment or dependency relation.
-        word: The token, or its index once a vocabulary was applied.
-        children: The nodes below, in surface order; any iterable is taken.
+        word: The token, or its index once a vocabulary is applied.
+        children: The nodes below, in surface order; any iterable is accepted.
 
     Raises:
         DataError: A child is not a `Tree`.
@@ -60,14 +60,14 @@ class Tree:
 
     @property
     def left(self) -> "Tree":
-        """The first child of a binary node; `DataError` where it is not binary."""
+        """The first child of a binary node; raises `DataError` for other nodes."""
         if len(self.children) != 2:
             raise self._not_binary()
         return self.children[0]
 
     @property
     def right(self) -> "Tree":
-        """The second child of a binary node; `DataError` where it is not binary."""
+        """The second child of a binary node; raises `DataError` for other nodes."""
         if len(self.children) != 2:
             raise self._not_binary()
         return self.children[1]
@@ -94,11 +94,11 @@ class Tree:
         leaf: "Callable[[Tree], Result]",
         compose: "Callable[[Tree, list[Result]], Result]",
     ) -> Result:
-        """Computes a value bottom-up, as the recursion over the tree would.
+        """Computes a value bottom-up, like a recursion over the tree.
 
         Args:
-            leaf: computes the value of a leaf.
-            compose: computes the value of an inner node from the node and the values
+            leaf: Computes the value of a leaf.
+            compose: Computes the value of an inner node from the node and the values
                 of its children, which are in surface order.
 
         Returns:
@@ -144,7 +144,7 @@ class Tree:
         return found
 
     def num_nodes(self) -> int:
-        """Counts the nodes: leaves and inner ones, not words."""
+        """Counts the nodes, leaves and inner nodes."""
         return sum(1 for _ in self.postorder())
 
     def height(self) -> int:
@@ -152,9 +152,9 @@ class Tree:
         return self.fold(lambda _: 0, lambda _, heights: 1 + max(heights))
 
     def words(self) -> tuple[str | int, ...]:
-        """Lists the words, parents first; for a constituency tree, as in the text.
+        """Lists the words, parents first; for a constituency tree in surface order.
 
-        A node without a word adds nothing.
+        Nodes without a word are skipped.
         """
         found: list[str | int] = []
         stack = [self]
@@ -219,7 +219,7 @@ def _from_postorder(
     words: Sequence[str | int | None],
     arities: Sequence[int],
 ) -> Tree:
-    """Rebuilds a tree from its nodes in postorder (unpickling)."""
+    """Rebuilds a tree from its nodes in postorder, for unpickling."""
     stack: list[Tree] = []
     for label, word, arity in zip(labels, words, arities, strict=True):
         first = len(stack) - arity

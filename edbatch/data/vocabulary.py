@@ -1,4 +1,4 @@
-"""The vocabulary: tokens to indices, and trees and sentences of indices."""
+"""Vocabularies, which map tokens to indices; indexing of trees and sentences."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,17 +13,18 @@ UNKNOWN_INDEX = 0
 
 
 class Vocabulary:
-    """An index for every frequent token; `<unk>`, index 0, for all others.
+    """Maps every frequent token to an index, and all others to `<unk>`, index 0.
 
-    Indices go by falling frequency, and among equals by first appearance.
+    Indices are in order of decreasing frequency; tokens of equal frequency are in order
+    of first appearance.
 
     Args:
-        tokens: The tokens to count: all words of a training set, say.
-        min_count: Rarer tokens get no index.
-        max_size: The largest number of indices, `<unk>` included.
+        tokens: The tokens to count, for example all words of a training set.
+        min_count: Tokens that occur less often get no index.
+        max_size: Maximum number of indices, `<unk>` included.
 
     Raises:
-        DataError: There is no token, one is no string, or a limit is below 1.
+        DataError: There is no token, a token is not a string, or a limit is below 1.
 
     Example:
         >>> vocabulary = Vocabulary(["b", "a", "b", "c"], max_size=3)
@@ -51,7 +52,7 @@ class Vocabulary:
                 "a Vocabulary must be built from at least one token; found none; "
                 "usually an iterator that was used up before; pass a list"
             )
-        # most_common sorts stably, so equals stay in order of first appearance.
+        # most_common is a stable sort: ties stay in order of first appearance.
         kept = [
             _string(token)
             for token, count in counts.most_common()
@@ -66,7 +67,8 @@ class Vocabulary:
     def tokens(self) -> tuple[str, ...]:
         """The tokens in the order of their indices.
 
-        `Vocabulary(vocabulary.tokens)` is an equal one, so this is what to save.
+        `Vocabulary(vocabulary.tokens)` equals `vocabulary`, so saving the tokens is
+        enough.
         """
         return self._tokens
 
@@ -80,7 +82,8 @@ class Vocabulary:
             Its index.
 
         Raises:
-            DataError: The token is not a string, as after indexing twice.
+            DataError: The token is not a string, for example because it is already an
+                index.
 
         Example:
             >>> Vocabulary(["dog"]).index("dog")
@@ -112,11 +115,11 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class LabelledVocabulary:
-    """The vocabulary of words, and one of each kind of label that they have.
+    """A vocabulary of words, and one vocabulary for each kind of label.
 
     Attributes:
-        words: The words.
-        labels: By kind, such as ``"tags"``, the labels.
+        words: The vocabulary of the words.
+        labels: The vocabulary of each kind of label, by kind, such as ``"tags"``.
 
     Example:
         >>> tags = {"tags": Vocabulary(["NOUN", "VERB"])}
@@ -133,14 +136,14 @@ class LabelledVocabulary:
 
 
 def index_tree(tree: Tree, vocabulary: Vocabulary) -> Tree:
-    """Replaces the words of a tree by their indices; labels stay.
+    """Replaces the words of a tree by their indices and keeps the labels.
 
     Args:
         tree: A tree whose words are strings.
         vocabulary: The vocabulary of the words.
 
     Returns:
-        The tree of indices; a node without a word stays without.
+        The tree of indices; nodes without a word stay without one.
 
     Raises:
         DataError: A word is not a string.
@@ -164,7 +167,7 @@ def index_sentence(sentence: Sentence, words: Vocabulary, tags: Vocabulary) -> S
     Args:
         sentence: A sentence of strings.
         words: The vocabulary of the words.
-        tags: The vocabulary of the tags; a tag that it lacks becomes 0, like a word.
+        tags: The vocabulary of the tags; unknown tags become 0, like unknown words.
 
     Returns:
         The sentence of indices.

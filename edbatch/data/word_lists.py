@@ -1,4 +1,4 @@
-"""Word lists, and the words of one that occur in a text."""
+"""Word lists, their reader, and the search for their words in a text."""
 
 import re
 from collections.abc import Iterable
@@ -9,15 +9,15 @@ from edbatch.errors import DataError, shown
 SUFFIXES = (".txt", ".dict", ".lst")
 MAX_LENGTH = 16
 
-# A word alone, or with its count, or with its count and tag.
+# A word, or a word and its count, or a word, its count and a tag.
 _ENTRY = re.compile(r"(\S+)(?:\s+[0-9]+(?:\s+\S+)?)?")
 
 
 class WordList:
-    """Words of two or more characters, which it finds in a text.
+    """A set of words of two or more characters that can be searched for in a text.
 
     Args:
-        words: The words; those of one character are left out, for they span none.
+        words: The words; words of one character are left out, since they span nothing.
         max_length: Longer words are left out as well.
 
     Raises:
@@ -39,7 +39,7 @@ class WordList:
                 "none; usually a list of single characters, or a str given for a list "
                 "of them; give words that span characters"
             )
-        # A trie as the set of its nodes: a search ends where no word goes on.
+        # A trie as the set of its nodes: a search stops at a text that is no prefix.
         self._prefixes = frozenset(
             each[:length] for each in self._words for length in range(2, len(each) + 1)
         )
@@ -51,8 +51,8 @@ class WordList:
             text: The text.
 
         Returns:
-            Place of the first and of the last character, and the word; by first
-            character, short words first.
+            For each word the positions of its first and last character, and the word;
+            sorted by first character, then by length.
         """
         found = []
         for first in range(len(text)):
@@ -75,7 +75,7 @@ class WordList:
 
 
 def read_word_list(path: Paths, *, max_length: int = MAX_LENGTH) -> WordList:
-    r"""Reads files with a word per line, optionally with its count, or count and tag.
+    r"""Reads files with one word per line, optionally with a count or a count and tag.
 
     Args:
         path: A file, a folder (all its `.txt`, `.dict`, `.lst`, and these with `.gz`,
@@ -86,7 +86,7 @@ def read_word_list(path: Paths, *, max_length: int = MAX_LENGTH) -> WordList:
         The words of two or more characters.
 
     Raises:
-        DataError: A path is missing, or a file is unreadable, holds no such word, or
+        DataError: A path is missing; or a file is unreadable, contains no such word, or
             has a line of another form.
 
     Example:
@@ -104,11 +104,11 @@ def read_word_list(path: Paths, *, max_length: int = MAX_LENGTH) -> WordList:
 
 
 def is_word_list(source: SourceText) -> bool:
-    r"""Tells a word list from a file of tagged characters by its first line.
+    r"""Distinguishes a word list from a file of tagged characters by its first line.
 
     Returns:
-        Whether the first line that is not blank is a word alone, or a word, its count
-        and nothing else but a tag.
+        Whether the first line that is not blank is a word, or a word and its count, or
+        a word, its count and a tag.
 
     Example:
         >>> [is_word_list(SourceText("", text)) for text in ("the 98 x", "the", "t O")]

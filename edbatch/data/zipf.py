@@ -1,4 +1,4 @@
-"""Words by Zipf's law, and the check of a sampler's arguments."""
+"""Sampling of words by Zipf's law, and the check of a sampler's arguments."""
 
 from functools import lru_cache
 
@@ -9,12 +9,12 @@ from edbatch.errors import DataError
 
 
 def zipf_words(rng: np.random.Generator, count: int, vocabulary_size: int) -> list[int]:
-    """Samples words whose frequency goes as ``1 / (word + 2)``.
+    """Samples words with frequencies proportional to ``1 / (word + 2)``.
 
     Args:
         rng: The random generator.
-        count: How many.
-        vocabulary_size: Words are integers below it; 0 is the most frequent.
+        count: Number of words.
+        vocabulary_size: Words are integers below this number; 0 is the most frequent.
 
     Example:
         >>> zipf_words(np.random.default_rng(0), 5, 1)
@@ -31,11 +31,11 @@ def check_request(rng: object, **numbers: tuple[int, int]) -> None:
     """Checks the arguments of a sampler.
 
     Args:
-        rng: What should be a random generator.
-        **numbers: Each a value and the smallest that it may have.
+        rng: The argument that should be a random generator.
+        **numbers: For each argument its value and its minimum.
 
     Raises:
-        DataError: The generator is none, or a number is too small.
+        DataError: ``rng`` is not a generator, or a number is too small.
     """
     if not isinstance(rng, np.random.Generator):
         raise DataError(
@@ -52,7 +52,7 @@ def check_request(rng: object, **numbers: tuple[int, int]) -> None:
 
 @lru_cache(maxsize=8)
 def _cumulative(vocabulary_size: int) -> NDArray[np.float64]:
-    """The cumulative shares of the words."""
+    """Returns the cumulative frequencies of the words."""
     cumulative = np.cumsum(1.0 / np.arange(2, vocabulary_size + 2))
     cumulative /= cumulative[-1]
     return cumulative

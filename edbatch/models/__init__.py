@@ -1,8 +1,9 @@
 """Ready workloads: a model for one instance, its parameters, and its data.
 
-Every module of this package is a workload, whose name is that of the module with ``-``
-for ``_``, and whose function ``workload(**options)`` builds it. `WORKLOADS` lists them
-and imports one when it is asked for. What several share is in `edbatch.models.shared`.
+Each module of this package defines one workload. The workload's name is the module's
+name with ``-`` for ``_``; the module's function ``workload(**options)`` builds it.
+`WORKLOADS` lists all workloads and imports a module only when its workload is looked
+up. Shared parts are in `edbatch.models.shared`.
 
 Example:
     >>> import jax

@@ -1,10 +1,10 @@
-"""The bidirectional LSTM tagger: two layers over the words, a tag per token.
+"""A bidirectional LSTM tagger: two layers over the words, one tag per word.
 
 Source: Hochreiter, Schmidhuber, "Long Short-Term Memory", 1997, with the forget gate of
-Gers, Schmidhuber, Cummins, 2000; both directions as in Graves, Schmidhuber, 2005; the
+Gers, Schmidhuber, Cummins, 2000; two directions as in Graves, Schmidhuber, 2005; the
 tagger as in Huang, Xu, Yu, "Bidirectional LSTM-CRF Models for Sequence Tagging", 2015,
-without the CRF. The second layer reads both directions of the first. Initial states are
-parameters.
+without the CRF. The second layer reads both directions of the first. The initial states
+are parameters.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,25 +35,25 @@ State = tuple[Array, Array]  # h and c, each [H]
 
 @eb.cell
 def embed(params: Any, word: Any) -> Array:
-    """Gives a word's vector, ``[H]``."""
+    """Returns a word's vector, ``[H]``."""
     return params["embedding"][word]
 
 
 @eb.cell
 def start(params: Any) -> State:
-    """Gives the state of a direction before its first word."""
+    """Returns the initial state of one direction."""
     return params["h"], params["c"]
 
 
 @eb.cell
 def lstm(params: Any, inputs: list[Array], state: State) -> State:
-    """Gives the next state from the inputs at one word and the state before it."""
+    """Returns the next state from the inputs at one word and the previous state."""
     return lstm_step(params, jnp.concatenate(inputs), state)
 
 
 @eb.cell
 def classify(params: Any, forward: Array, backward: Array) -> Array:
-    """Gives the logits of a word's tag, ``[L]``."""
+    """Returns the logits of a word's tag, ``[L]``."""
     h = jnp.concatenate([forward, backward])
     return h @ params["classify"]["W"] + params["classify"]["b"]
 
@@ -62,8 +62,8 @@ def tag(params: Any, sentence: Sentence) -> list[Any]:
     """Tags a sentence.
 
     Args:
-        params: Parameters as from `init_params`.
-        sentence: A sentence of word numbers; its tags are not read.
+        params: Parameters, as returned by `init_params`.
+        sentence: A sentence of word indices; its tags are not read.
 
     Returns:
         Logits ``[L]`` for each word.
@@ -78,11 +78,11 @@ def tag(params: Any, sentence: Sentence) -> list[Any]:
 
 
 def tag_vectors(params: Any, vectors: Sequence[Any]) -> list[Any]:
-    """Tags a sentence of which the vectors of the words are known.
+    """Tags a sentence given as word vectors.
 
     Args:
-        params: Parameters as from `init_params`.
-        vectors: A vector ``[H]`` for each word.
+        params: Parameters, as returned by `init_params`.
+        vectors: One vector ``[H]`` per word.
 
     Returns:
         Logits ``[L]`` for each word.
@@ -100,12 +100,12 @@ def run(params: Any, sequence: Iterable[list[Any]], state: Any = None) -> list[A
     """Runs one direction of an LSTM.
 
     Args:
-        params: Parameters as from `direction`.
+        params: Parameters, as returned by `direction`.
         sequence: The inputs at each step.
-        state: The state before the first step; that of `start` by default.
+        state: The initial state; by default the state that `start` returns.
 
     Returns:
-        The h at each step, in the order given.
+        The h of each step, in the order of the steps.
     """
     state = start(params) if state is None else state
     found = []
@@ -121,11 +121,11 @@ def init_params(
     """Samples parameters.
 
     Args:
-        key: A key of `jax.random`.
-        hidden: Length of the states of each direction, and of word vectors, H.
+        key: A `jax.random` key.
+        hidden: Length of the states of each direction and of word vectors, H.
         vocabulary_size: Number of words.
-        num_tags: Number of tags, L; by default the 17 of Universal Dependencies and
-            the unknown tag.
+        num_tags: Number of tags, L; by default the 17 tags of Universal Dependencies
+            and the unknown tag.
 
     Returns:
         Nested dicts and lists of float32 arrays.
@@ -150,13 +150,12 @@ def direction(key: Array, inputs: int, hidden: int) -> dict[str, Any]:
     """Samples the parameters of one direction of an LSTM.
 
     Args:
-        key: A key of `jax.random`.
-        inputs: Length of the inputs at one step, all together.
+        key: A `jax.random` key.
+        inputs: Total length of the inputs at one step.
         hidden: Length of the states, H.
 
     Returns:
-        Nested dicts of float32 arrays: the state before the first step, zero, and the
-        gates.
+        Nested dicts of float32 arrays: the initial state, which is zero, and the gates.
     """
     start = {"h": jnp.zeros(hidden, jnp.float32), "c": jnp.zeros(hidden, jnp.float32)}
     return start | init_gates(key, "ifou", inputs, hidden)

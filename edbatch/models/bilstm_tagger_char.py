@@ -1,11 +1,11 @@
-"""The bidirectional LSTM tagger that reads rare words character by character.
+"""A bidirectional LSTM tagger that reads rare words character by character.
 
-Source: the tagger of `edbatch.models.bilstm_tagger`; the vector of a rare word is put
-together from its characters as in Ling et al., "Finding Function in Form:
+Source: the tagger of `edbatch.models.bilstm_tagger`. The vector of a rare word is
+composed from its characters as in Ling et al., "Finding Function in Form:
 Compositional Character Models for Open Vocabulary Word Representation", EMNLP 2015,
-equation 2: a bidirectional LSTM over the characters, whose two last states an affine
-map combines. Frequent words keep a vector of their own. Characters have vectors and
-states of length H here, like words.
+equation 2: an affine map combines the two last states of a bidirectional LSTM over the
+characters. Each frequent word has its own vector. Here character vectors and states
+have length H, like those of words.
 """
 
 from functools import partial
@@ -34,7 +34,7 @@ DIRECTIONS = ("forward", "backward")
 
 @eb.cell
 def spell(params: Any, forward: Array, backward: Array) -> Array:
-    """Gives a word's vector, ``[H]``, from the last state of each direction."""
+    """Returns a word's vector, ``[H]``, from the last state of each direction."""
     h = jnp.concatenate([forward, backward])
     return h @ params["spell"]["W"] + params["spell"]["b"]
 
@@ -43,9 +43,9 @@ def tag(params: Any, sentence: SpelledSentence) -> list[Any]:
     """Tags a sentence.
 
     Args:
-        params: Parameters as from `init_params`.
-        sentence: A sentence of word numbers, and of character numbers for the words
-            that are rare; its tags are not read.
+        params: Parameters, as returned by `init_params`.
+        sentence: A sentence of word indices, with the character indices of its rare
+            words; its tags are not read.
 
     Returns:
         Logits ``[L]`` for each word.
@@ -58,7 +58,7 @@ def tag(params: Any, sentence: SpelledSentence) -> list[Any]:
         2
     """
     characters = params["characters"]
-    starts: list[Any] = []  # one for all words of the sentence, if any is rare
+    starts: list[Any] = []  # shared by all rare words of the sentence
 
     def read(spelling: tuple[int, ...]) -> Any:
         if not starts:
@@ -86,16 +86,16 @@ def init_params(
     """Samples parameters.
 
     Args:
-        key: A key of `jax.random`.
-        hidden: Length of the states of each direction, and of the vectors of words and
+        key: A `jax.random` key.
+        hidden: Length of the states of each direction and of the vectors of words and
             characters, H.
         vocabulary_size: Number of words.
-        num_tags: Number of tags, L; by default the 17 of Universal Dependencies and
-            the unknown tag.
+        num_tags: Number of tags, L; by default the 17 tags of Universal Dependencies
+            and the unknown tag.
         num_characters: Number of characters.
 
     Returns:
-        Nested dicts and lists of float32 arrays: those of the tagger, and
+        Nested dicts and lists of float32 arrays: the tagger's parameters and
         ``characters``.
     """
     tagger, characters, output, *directions = jax.random.split(key, 5)
@@ -120,10 +120,11 @@ def workload(
     """Builds ``"bilstm-tagger-char"``.
 
     Args:
-        min_count: Words that occur less often in the data are read by characters.
+        min_count: Words that occur less often in the data are read character by
+            character.
         vocabulary_size: Number of words.
         num_tags: Number of tags.
-        num_characters: Characters are numbers below it.
+        num_characters: Number of characters, which are indices below this number.
 
     Returns:
         The workload.

@@ -1,4 +1,4 @@
-"""The DAG-LSTM: an LSTM over word lattices, whose nodes have several incoming arcs.
+"""The DAG-LSTM: an LSTM over word lattices, whose nodes may have several incoming arcs.
 
 Source: the child-sum unit of Tai, Socher, Manning, "Improved Semantic Representations
 From Tree-Structured Long Short-Term Memory Networks", ACL 2015, equations 2 to 8, over
@@ -6,9 +6,9 @@ lattices as in Sperber, Neubig, Niehues, Waibel, "Neural Lattice-to-Sequence Mod
 Uncertain Inputs", EMNLP 2017. A node's predecessors take the place of children: their
 states are summed, and each has its own forget gate. Two things differ from Sperber et
 al.: words stay on the arcs, as recognisers write them, so a node's input is the mean
-over its incoming arcs; and an arc's score is a further number beside its word's vector
-instead of a weight in the sum. A node with one incoming arc is a plain LSTM step, to
-which the sum over one arc reduces.
+over its incoming arcs; and an arc's score is appended to its word's vector instead of
+weighting the sum. For a node with one incoming arc the sum reduces to a plain LSTM
+step, which is a separate cell.
 """
 
 from functools import partial
@@ -38,13 +38,13 @@ State = tuple[Array, Array]  # h and c, each [H]
 
 @eb.cell
 def start(params: Any) -> State:
-    """Gives the state of the first node."""
+    """Returns the state of the first node."""
     return params["start"]["h"], params["start"]["c"]
 
 
 @eb.cell
 def step(params: Any, word: Any, score: Any, state: State) -> State:
-    """Gives the state of a node with one incoming arc, from the state it comes from."""
+    """Returns the state of a node with one incoming arc, given its source's state."""
     h, c = state
     x = jnp.append(params["embedding"][word], score)
     i, o, u, f = gates(params["gates"], "iouf", x, h)
@@ -52,20 +52,20 @@ def step(params: Any, word: Any, score: Any, state: State) -> State:
     return sigmoid(o) * jnp.tanh(c), c
 
 
-# Few lengths: more padding costs less than the batches of more types (measured at
-# hidden 64 and 256).
+# Few lengths: more padding costs less than the batches of more types (measured with
+# hidden=64 and hidden=256).
 @eb.cell(padded=("arcs",), lengths=(4, 16, 64))
 def merge(params: Any, arcs: tuple[Array, Array, State], mask: Array) -> State:
-    """Gives the state of a node with several incoming arcs.
+    """Returns the state of a node with several incoming arcs.
 
-    The arcs arrive as words ``[K]``, scores ``[K]``, and the ``h`` and ``c`` that they
-    come from, each ``[K, H]``; those count where the mask ``[K]`` is true.
+    The arcs arrive as words ``[K]``, scores ``[K]``, and the ``h`` and ``c`` of their
+    sources, each ``[K, H]``. The mask ``[K]`` is true for arcs and false for padding.
     """
     words, scores, (h, c) = arcs
     exists = mask[:, None]
     own = params["gates"]
     x = jnp.concatenate([params["embedding"][words], scores[:, None]], axis=1)
-    mean = jnp.mean(x, axis=0, where=exists)  # the mean of products is that of the mean
+    mean = jnp.mean(x, axis=0, where=exists)  # products are linear: average first
     i, o, u = gates(own, "iou", mean, jnp.sum(h, axis=0, where=exists))
     f = x @ own["f"]["W"] + h @ own["f"]["U"] + own["f"]["b"][None]  # [K, H]
     kept = jnp.sum(sigmoid(f) * c, axis=0, where=exists)
@@ -77,8 +77,8 @@ def encode(params: Any, lattice: SpeechLattice) -> dict[str, Any]:
     """Encodes a lattice and classifies it.
 
     Args:
-        params: Parameters as from `init_params`.
-        lattice: A lattice of word numbers.
+        params: Parameters, as returned by `init_params`.
+        lattice: A lattice of word indices.
 
     Returns:
         ``state``: the last node's ``h``, ``[H]``; ``logits``: ``[L]``.
@@ -110,7 +110,7 @@ def init_params(
     """Samples parameters.
 
     Args:
-        key: A key of `jax.random`.
+        key: A `jax.random` key.
         hidden: Length of states and word vectors, H.
         vocabulary_size: Number of words.
         num_labels: Number of labels, L.

@@ -1,12 +1,12 @@
-"""The lattice GRU: a character GRU whose words skip ahead to their last character.
+"""The lattice GRU: a character GRU where words are shortcuts to their last character.
 
 Source: the lattice LSTM of Zhang, Yang, "Chinese NER Using Lattice LSTM", ACL 2018,
 section 3.3, with the unit of Cho et al., "Learning Phrase Representations using RNN
 Encoder-Decoder for Statistical Machine Translation", EMNLP 2014, in place of its LSTMs.
-The state is h alone. A word's cell is a GRU step from the state at its first character.
-Where words end, the new state is the sum of theirs and the character's candidate,
-weighted as in equations 13 to 15: the update gate of the character takes the place of
-its input gate. Initial states are parameters.
+The state is only h. A word's cell is a GRU step from the state at its first character.
+Where words end, the new state is a weighted sum of the words' states and the
+character's candidate, with the weights of equations 13 to 15; the character's update
+gate takes the place of its input gate. The initial state is a parameter.
 """
 
 from typing import Any
@@ -29,20 +29,20 @@ from edbatch.models.shared.workload import Workload
 
 @eb.cell
 def start(params: Any) -> Array:
-    """Gives the state before the first character, ``[H]``."""
+    """Returns the initial state, ``[H]``."""
     return params["start"]["h"]
 
 
 @eb.cell
 def char(params: Any, character: Array, h: Array) -> Array:
-    """Gives the state at a character where no word ends, ``[H]``."""
+    """Returns the state at a character where no word ends, ``[H]``."""
     update, candidate = _gru(params["char"], params["embedding"][character], h)
     return (1 - update) * h + update * candidate
 
 
 @eb.cell
 def word(params: Any, word: Array, h: Array) -> Array:
-    """Gives the state of a word, ``[H]``, from the state at its first character."""
+    """Returns the state of a word, ``[H]``, from the state at its first character."""
     update, candidate = _gru(params["word"], params["embedding"][word], h)
     return (1 - update) * h + update * candidate
 
@@ -51,16 +51,16 @@ def word(params: Any, word: Array, h: Array) -> Array:
 def char_words(
     params: Any, character: Array, h: Array, words: Array, mask: Array
 ) -> Array:
-    """Gives the state at a character where words end, ``[H]``.
+    """Returns the state at a character where words end, ``[H]``.
 
-    The words arrive as their states ``[K, H]``, of which those count where the mask
-    ``[K]`` is true.
+    The words arrive as their states ``[K, H]``. The mask ``[K]`` is true for words and
+    false for padding.
     """
     exists = mask[:, None]
     x = params["embedding"][character]
     update, candidate = _gru(params["char"], x, h)
     link = linked(params["link"], x, words)
-    # Gates are between 0 and 1, so their exponentials are of one size.
+    # Gates are between 0 and 1, so their exponentials are between 1 and e.
     shares = jnp.where(exists, jnp.exp(sigmoid(link)), 0)
     own = jnp.exp(update)
     total = own + jnp.sum(shares, axis=0)
@@ -68,7 +68,7 @@ def char_words(
 
 
 def _gru(params: Any, x: Array, h: Array) -> tuple[Array, Array]:
-    """The update gate and the candidate of a GRU step."""
+    """Returns the update gate and the candidate of a GRU step."""
     z, r = gates(params, "zr", x, h)
     [u] = gates(params, "u", x, sigmoid(r) * h)
     return sigmoid(z), jnp.tanh(u)
@@ -78,8 +78,8 @@ def tag(params: Any, lattice: CharacterLattice) -> list[Any]:
     """Tags the characters of a lattice.
 
     Args:
-        params: Parameters as from `init_params`.
-        lattice: A lattice of numbers; its tags are not read.
+        params: Parameters, as returned by `init_params`.
+        lattice: A lattice of indices; its tags are not read.
 
     Returns:
         Logits ``[L]`` for each character.
@@ -101,9 +101,9 @@ def init_params(
     """Samples parameters.
 
     Args:
-        key: A key of `jax.random`.
-        hidden: Length of states, and of the vectors of characters and words, H.
-        vocabulary_size: Number of characters and words.
+        key: A `jax.random` key.
+        hidden: Length of the states and of the vectors of characters and words, H.
+        vocabulary_size: Number of characters and words together.
         num_tags: Number of tags, L.
 
     Returns:
@@ -126,9 +126,9 @@ def workload(
     """Builds ``"lattice-gru"``.
 
     Args:
-        vocabulary_size: Number of characters and words.
+        vocabulary_size: Number of characters and words together.
         num_tags: Number of tags.
-        words: File of the word list; by default it is among the files to read.
+        words: Path of the word list; by default the list is among the files to read.
 
     Returns:
         The workload.

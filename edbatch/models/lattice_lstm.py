@@ -1,12 +1,12 @@
-"""The lattice LSTM: a character LSTM whose words skip ahead to their last character.
+"""The lattice LSTM: a character LSTM where words are shortcuts to their last character.
 
 Source: Zhang, Yang, "Chinese NER Using Lattice LSTM", ACL 2018, section 3.3, equations
 11 to 15, one direction, without the CRF. A word's cell starts from the state at its
-first character and ends in a memory alone, without output gate. Where words end, the
-memory of the character is the sum of theirs and its own candidate, weighted by gates
-that add up to one; the memory before it does not enter. Characters and words are
-numbered together and share one table of vectors, for no word is a character. Initial
-states are parameters.
+first character and computes only a memory; it has no output gate. Where words end, the
+character's memory is a weighted sum of the words' memories and its own candidate, and
+the gates that weight it sum to one; the previous memory is not used. Characters and
+words share one vocabulary and one embedding, because no word is a single character. The
+initial state is a parameter.
 """
 
 from typing import Any
@@ -31,19 +31,19 @@ State = tuple[Array, Array]  # h and c, each [H]
 
 @eb.cell
 def start(params: Any) -> State:
-    """Gives the state before the first character."""
+    """Returns the initial state."""
     return params["start"]["h"], params["start"]["c"]
 
 
 @eb.cell
 def char(params: Any, character: Array, state: State) -> State:
-    """Gives the state at a character where no word ends; equation 11."""
+    """Returns the state at a character where no word ends; equation 11."""
     return lstm_step(params["char"], params["embedding"][character], state)
 
 
 @eb.cell
 def word(params: Any, word: Array, state: State) -> Array:
-    """Gives the memory of a word, ``[H]``, from the state at its first character.
+    """Returns the memory of a word, ``[H]``, from the state at its first character.
 
     Equation 12.
     """
@@ -56,16 +56,16 @@ def word(params: Any, word: Array, state: State) -> Array:
 def char_words(
     params: Any, character: Array, state: State, words: Array, mask: Array
 ) -> State:
-    """Gives the state at a character where words end; equations 11 and 13 to 15.
+    """Returns the state at a character where words end; equations 11 and 13 to 15.
 
-    The words arrive as their memories ``[K, H]``, of which those count where the mask
-    ``[K]`` is true.
+    The words arrive as their memories ``[K, H]``. The mask ``[K]`` is true for words
+    and false for padding.
     """
     exists = mask[:, None]
     x = params["embedding"][character]
     i, o, u = gates(params["char"], "iou", x, state[0])
     link = linked(params["link"], x, words)
-    # Gates are between 0 and 1, so their exponentials are of one size.
+    # Gates are between 0 and 1, so their exponentials are between 1 and e.
     shares = jnp.where(exists, jnp.exp(sigmoid(link)), 0)
     own = jnp.exp(sigmoid(i))
     total = own + jnp.sum(shares, axis=0)
@@ -77,8 +77,8 @@ def tag(params: Any, lattice: CharacterLattice) -> list[Any]:
     """Tags the characters of a lattice.
 
     Args:
-        params: Parameters as from `init_params`.
-        lattice: A lattice of numbers; its tags are not read.
+        params: Parameters, as returned by `init_params`.
+        lattice: A lattice of indices; its tags are not read.
 
     Returns:
         Logits ``[L]`` for each character.
@@ -100,9 +100,9 @@ def init_params(
     """Samples parameters.
 
     Args:
-        key: A key of `jax.random`.
-        hidden: Length of states, and of the vectors of characters and words, H.
-        vocabulary_size: Number of characters and words.
+        key: A `jax.random` key.
+        hidden: Length of the states and of the vectors of characters and words, H.
+        vocabulary_size: Number of characters and words together.
         num_tags: Number of tags, L.
 
     Returns:
@@ -126,9 +126,9 @@ def workload(
     """Builds ``"lattice-lstm"``.
 
     Args:
-        vocabulary_size: Number of characters and words.
+        vocabulary_size: Number of characters and words together.
         num_tags: Number of tags.
-        words: File of the word list; by default it is among the files to read.
+        words: Path of the word list; by default the list is among the files to read.
 
     Returns:
         The workload.

@@ -1,14 +1,14 @@
-"""The LSTM encoder-decoder with attention, for translation.
+"""An LSTM encoder-decoder with attention, for translation.
 
 Source: Luong, Pham, Manning, "Effective Approaches to Attention-based Neural Machine
 Translation", EMNLP 2015: global attention (section 3.1) with the score "general",
 without input feeding; one layer, teacher forcing. The decoder starts from the last
-state of the encoder, whose initial state is a parameter. Since nothing is fed back, the
-attention of a position waits for the decoder's state there and for the whole source,
-but no later state waits for it.
+state of the encoder, whose initial state is a parameter. Without input feeding, the
+attention at a position depends on the decoder's state there and on the whole source,
+but no later decoder state depends on the attention.
 
-`translate` is the training form, along the words of the target; `greedy` and `beam` go
-along the words that they choose, by `edbatch.value`.
+`translate` is the training form, which follows the words of the target. `greedy` and
+`beam` follow the words that they choose, which they read with `edbatch.value`.
 """
 
 from functools import partial
@@ -39,47 +39,47 @@ State = tuple[Array, Array]  # h and c, each [H]
 
 @eb.cell
 def start(params: Any) -> State:
-    """Gives the state of the encoder before the first word."""
+    """Returns the initial state of the encoder."""
     return params["start"]["h"], params["start"]["c"]
 
 
 @eb.cell
 def lstm(params: Any, word: Any, state: State) -> State:
-    """Gives the next state of the encoder or decoder from a word and the state."""
+    """Returns the next state of the encoder or decoder from a word and a state."""
     return lstm_step(params, params["embedding"][word], state)
 
 
 @eb.cell(padded=("memory",))
 def attend(params: Any, h: Array, memory: Array, mask: Array) -> Array:
-    """Gives the logits of a target word, ``[V]``; equations 5 to 8 of the source.
+    """Returns the logits of a target word, ``[V]``; equations 5 to 8 of the source.
 
-    The states of the encoder arrive as ``[K, H]``, of which those count where the mask
-    ``[K]`` is true.
+    The states of the encoder arrive as ``memory``, ``[K, H]``. The mask ``[K]`` is true
+    for states and false for padding.
     """
     return word_logits(params, attended(params, h, memory, mask))
 
 
 @eb.cell
 def likeliest(logits: Array) -> Array:
-    """Gives the number of the likeliest word, ``[] int32``."""
+    """Returns the index of the likeliest word, ``[] int32``."""
     return jnp.argmax(logits).astype(jnp.int32)
 
 
 def attended(params: Any, h: Array, memory: Array, mask: Array) -> Array:
-    """Computes a state with what it attends to; equations 5, 7 and 8 of the source.
+    """Computes the attentional state; equations 5, 7 and 8 of the source.
 
     Args:
-        params: Those of the attention, as from `init_params`.
+        params: The ``attention`` entry of the parameters that `init_params` returns.
         h: The decoder's state, ``[H]``.
-        memory: States of the encoder, ``[K, H]``; those that are absent are zero.
-        mask: Which are there, ``[K] bool``.
+        memory: States of the encoder, ``[K, H]``; padding rows are zero.
+        mask: True for states, false for padding rows, ``[K] bool``.
 
     Returns:
         The attentional state, ``[H]``.
     """
     scores = memory @ (h @ params["score"]["W"])  # [K]
     weights = jax.nn.softmax(scores, where=mask)
-    # An absent row is zero, so its weight of zero leaves nothing of it.
+    # Padding rows are zero, and so are their weights: they add nothing.
     inputs = jnp.concatenate([weights @ memory, h])
     return jnp.tanh(inputs @ params["combine"]["W"] + params["combine"]["b"])
 
@@ -88,8 +88,8 @@ def word_logits(params: Any, attentional: Array) -> Array:
     """Computes the logits of a target word; equation 6 of the source.
 
     Args:
-        params: Those of the attention, as from `init_params`.
-        attentional: What `attended` returns, ``[H]``.
+        params: The ``attention`` entry of the parameters that `init_params` returns.
+        attentional: The attentional state, as returned by `attended`, ``[H]``.
 
     Returns:
         The logits, ``[V]``.
@@ -98,14 +98,14 @@ def word_logits(params: Any, attentional: Array) -> Array:
 
 
 def translate(params: Any, pair: SentencePair) -> list[Any]:
-    """Predicts each word of a translation from the source and the words before it.
+    """Predicts each word of a translation from the source and the preceding words.
 
     Args:
-        params: Parameters as from `init_params`.
-        pair: A pair of word numbers.
+        params: Parameters, as returned by `init_params`.
+        pair: A pair of word indices.
 
     Returns:
-        Logits ``[V]`` for each word of the target after the mark of its start.
+        Logits ``[V]`` for each word of the target after the start mark.
 
     Example:
         >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
@@ -122,16 +122,16 @@ def translate(params: Any, pair: SentencePair) -> list[Any]:
 
 
 def greedy(params: Any, pair: SentencePair) -> dict[str, Any]:
-    """Translates by the likeliest word at each place.
+    """Translates greedily: takes the likeliest word at each position.
 
     Args:
-        params: Parameters as from `init_params`.
-        pair: A pair of word numbers, of which the source is read, and the marks at the
-            start and end of the target.
+        params: Parameters, as returned by `init_params`.
+        pair: A pair of word indices. Only the source is read, and the start and end
+            marks of the target.
 
     Returns:
-        ``words``: the translation behind the mark of its start, with that of its end
-        unless it was cut at ``2 S + 10`` words; ``logits``: ``[V]`` for each.
+        ``words``: the translation without the start mark, and with the end mark unless
+        it was cut at ``2 S + 10`` words; ``logits``: ``[V]`` for each word.
 
     Example:
         >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
@@ -154,20 +154,21 @@ def greedy(params: Any, pair: SentencePair) -> dict[str, Any]:
 def beam(
     params: Any, pair: SentencePair, width: int = 4, length_penalty: float = 1.0
 ) -> dict[str, Any]:
-    """Translates by beam search, see `edbatch.models.shared.beam_search`.
+    """Translates by beam search (see `edbatch.models.shared.beam_search`).
 
     Args:
-        params: Parameters as from `init_params`.
+        params: Parameters, as returned by `init_params`.
         pair: As for `greedy`.
         width: Number of hypotheses.
         length_penalty: Log-probabilities are divided by the number of words to this
-            power, in the choice among hypotheses that ended.
+            power when the result is chosen among finished hypotheses.
 
     Returns:
-        ``words``: as of `greedy`; ``score``: their log-probability, so divided.
+        ``words``: as for `greedy`; ``score``: their log-probability after this
+        division.
 
     Raises:
-        EdbatchError: No word is left to go on with, as parameters are not finite.
+        EdbatchError: No hypothesis can continue, because parameters are not finite.
 
     Example:
         >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
@@ -189,7 +190,7 @@ def beam(
 
 
 def _encode(params: Any, pair: SentencePair) -> tuple[list[Any], Any]:
-    """Reads the source; returns the h at each word, and the last state."""
+    """Reads the source; returns the h at each word and the last state."""
     state = start(params["encoder"])
     memory = []
     for word in pair.source:
@@ -199,7 +200,7 @@ def _encode(params: Any, pair: SentencePair) -> tuple[list[Any], Any]:
 
 
 def _step(params: Any, memory: list[Any], word: Any, state: Any) -> tuple[Any, Any]:
-    """Reads a word of the target; returns logits of the next one, and the state."""
+    """Reads a word of the target; returns the next word's logits and the state."""
     state = lstm(params["decoder"], word, state)
     return attend(params["attention"], state[0], memory), state
 
@@ -212,9 +213,9 @@ def init_params(key: Array, hidden: int, vocabulary_size: int) -> dict[str, Any]
     """Samples parameters.
 
     Args:
-        key: A key of `jax.random`.
+        key: A `jax.random` key.
         hidden: Length of states and word vectors, H.
-        vocabulary_size: Number of words of the source, and of the target, V.
+        vocabulary_size: Number of words of each language, V.
 
     Returns:
         Nested dicts of float32 arrays.
@@ -251,15 +252,15 @@ def workload(
 
     Args:
         vocabulary_size: Number of words of each language.
-        source_tokens: ``"words"`` or ``"characters"``: the tokens of the source.
-        target_tokens: The same for the target.
-        beam_width: Number of hypotheses in decoding; 1 is `greedy`.
+        source_tokens: The tokens of the source: ``"words"`` or ``"characters"``.
+        target_tokens: The tokens of the target: ``"words"`` or ``"characters"``.
+        beam_width: Number of hypotheses in decoding; 1 selects `greedy`.
 
     Returns:
         The workload.
 
     Raises:
-        WorkloadError: There are no such tokens.
+        WorkloadError: The kind of tokens is unknown.
     """
     tokens = {"source_tokens": source_tokens, "target_tokens": target_tokens}
     for option, value in tokens.items():

@@ -1,11 +1,11 @@
-"""The matrix-vector recursive network over binary constituency trees.
+"""A matrix-vector recursive network over binary constituency trees.
 
 Source: Socher, Huval, Manning, Ng, "Semantic Compositionality through Recursive
-Matrix-Vector Spaces", EMNLP 2012, sections 2.2 to 2.4: every node has a vector, its
-meaning, and a matrix by which it modifies its neighbour. A word's matrix is a diagonal
+Matrix-Vector Spaces", EMNLP 2012, sections 2.2 to 2.4: every node has a vector for its
+meaning and a matrix that modifies its sibling. A word's matrix is a diagonal matrix
 plus a product of rank `RANK`, as in the paper; the diagonal starts at one. Vectors are
-rows here, so a matrix stands on the right of what it modifies. The matrix of a node
-costs H times its vector, so H is usually 32 to 64.
+row vectors here, so matrices multiply from the right. A node's matrix costs H times as
+much as its vector, so H is usually 32 to 64.
 """
 
 from functools import partial
@@ -24,7 +24,8 @@ from edbatch.models.shared.tree_classifier import node_classifier, root_classifi
 from edbatch.models.shared.workload import Workload
 
 RANK = 3
-# The size of a word's matrix beside its diagonal, as a standard deviation.
+# Initial standard deviation of x @ M, for the low-rank part M of a word's matrix and an
+# x with entries of unit variance.
 _NOISE = 0.1
 
 State = tuple[Array, Array]  # the vector [H] and the matrix [H, H]
@@ -32,7 +33,7 @@ State = tuple[Array, Array]  # the vector [H] and the matrix [H, H]
 
 @eb.cell
 def leaf(params: Any, word: Any) -> State:
-    """Gives the vector and the matrix of a word from its number."""
+    """Returns the vector and the matrix of a word from its index."""
     own = params["word_matrix"]
     matrix = jnp.diag(own["diagonal"][word]) + own["left"][word] @ own["right"][word]
     return params["embedding"][word], matrix
@@ -40,7 +41,7 @@ def leaf(params: Any, word: Any) -> State:
 
 @eb.cell
 def compose(params: Any, left: State, right: State) -> State:
-    """Gives the vector and the matrix of a node from those of its children."""
+    """Returns the vector and the matrix of a node from those of its children."""
     (a, A), (b, B) = left, right
     modified = jnp.concatenate([a @ B, b @ A])
     p = jnp.tanh(modified @ params["vector"]["W"] + params["vector"]["b"])
@@ -52,8 +53,8 @@ def states(params: Any, tree: Tree) -> list[Array]:
     """Encodes a tree.
 
     Args:
-        params: Parameters as from `init_params`.
-        tree: A binary tree with word numbers at its leaves.
+        params: Parameters, as returned by `init_params`.
+        tree: A binary tree with word indices at its leaves.
 
     Returns:
         The vector of every node, ``[H]`` each, children before their parent.
@@ -75,8 +76,8 @@ def init_params(
     """Samples parameters.
 
     Args:
-        key: A key of `jax.random`.
-        hidden: Length of vectors, and side of matrices, H.
+        key: A `jax.random` key.
+        hidden: Length of vectors and of the sides of matrices, H.
         vocabulary_size: Number of words.
         num_labels: Number of labels, L.
 
@@ -107,7 +108,7 @@ def workload(
     """Builds ``"mv-rnn"``.
 
     Args:
-        classify: ``"root"`` or ``"nodes"``: what the model classifies.
+        classify: What the model classifies: ``"root"`` or ``"nodes"``.
         vocabulary_size: Number of words.
         num_labels: Number of labels of the classifier.
 

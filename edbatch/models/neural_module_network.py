@@ -1,11 +1,11 @@
-"""The neural module network over functional programs: a small network per function.
+"""A neural module network over functional programs: one small network per function.
 
 Source: Johnson et al., "Inferring and Executing Programs for Visual Reasoning", ICCV
-2017, section 3.2: the program of a question says how modules are put together, all of
-which map feature maps to a feature map. What differs, to keep it small: maps are 7 by
-7; the first of a module's two convolutions is 1 by 1; a module is that of a function
-and not of a function and its value, whose vector is added between the convolutions;
-and the answer is read from the mean over the last map.
+2017, section 3.2: a question's program says how to assemble modules, each of which maps
+feature maps to a feature map. Four simplifications keep the model small: maps are 7 by
+7; the first of a module's two convolutions is 1 by 1; there is one module per function,
+not one per function and value, and the value's vector is added between the
+convolutions; the answer is computed from the mean over the last map.
 """
 
 from collections.abc import Iterable
@@ -30,17 +30,17 @@ from edbatch.data.programs import ANSWERS, FUNCTIONS, IMAGE_SHAPE, VALUES
 from edbatch.models.shared.initial_params import affine, embedding
 from edbatch.models.shared.workload import Workload
 
-_SIDE = 3  # of the window of a convolution
+_SIDE = 3  # side of a convolution's window
 
 
 @eb.cell
 def scene(params: Any, image: Any) -> Array:
-    """Gives the map of the image, ``[7, 7, H]``, from its features."""
+    """Returns the feature map ``[7, 7, H]`` of an image from its features."""
     return relu(_convolved(params["scene"], image))
 
 
 def _module(name: str) -> eb.Cell:
-    """Makes the cell of a function."""
+    """Makes the cell of the function called ``name``."""
     if len(FUNCTIONS[name].inputs) == 2:
 
         @eb.cell(name=name)
@@ -74,18 +74,18 @@ MODULES = {name: _module(name) for name in FUNCTIONS if name != "scene"}
 
 @eb.cell
 def classify(params: Any, x: Array) -> Array:
-    """Gives the logits of the answer, ``[A]``."""
+    """Returns the logits of the answer, ``[A]``."""
     mean = jnp.mean(x, axis=(0, 1))
     return mean @ params["classify"]["W"] + params["classify"]["b"]
 
 
 def _mixed(module: Any, x: Array) -> Array:
-    """The 1 by 1 convolution of a module."""
+    """Applies the 1 by 1 convolution of a module."""
     return x @ module["mix"]["W"] + module["mix"]["b"][None, None]
 
 
 def _convolved(layer: Any, x: Array) -> Array:
-    """A 3 by 3 convolution with zeros around the map, as one product."""
+    """Applies a 3 by 3 convolution with zero padding, as one product."""
     height, width, _ = x.shape
     around = jnp.pad(x, ((1, 1), (1, 1), (0, 0)))
     windows = [
@@ -97,11 +97,11 @@ def _convolved(layer: Any, x: Array) -> Array:
 
 
 def answer(params: Any, program: Program) -> Any:
-    """Answers the question that a program stands for.
+    """Answers a question given as a program.
 
     Args:
-        params: Parameters as from `init_params`.
-        program: A program of value numbers, with the features of its image; its answer
+        params: Parameters, as returned by `init_params`.
+        program: A program of value indices, with the features of its image; its answer
             is not read.
 
     Returns:
@@ -120,7 +120,7 @@ def answer(params: Any, program: Program) -> Any:
         >>> answer(params, program).shape
         (29,)
     """
-    image = scene(params, program.features)  # once, however often it is looked at
+    image = scene(params, program.features)  # shared by all "scene" functions
     maps: list[Any] = []
     for name, inputs, value in zip(
         program.functions, program.inputs, program.values, strict=True
@@ -145,10 +145,11 @@ def init_params(
     """Samples parameters.
 
     Args:
-        key: A key of `jax.random`.
+        key: A `jax.random` key.
         hidden: Number of channels of the maps, H.
         vocabulary_size: Number of values.
-        num_answers: Number of answers, A; by default the 28 of CLEVR and the unknown.
+        num_answers: Number of answers, A; by default the 28 answers of CLEVR and the
+            unknown one.
 
     Returns:
         Nested dicts of float32 arrays.

@@ -1,10 +1,11 @@
-"""The recursive neural tensor network over binary constituency trees.
+"""A recursive neural tensor network over binary constituency trees.
 
 Source: Socher, Perelygin, Wu, Chuang, Manning, Ng, Potts, "Recursive Deep Models for
 Semantic Compositionality Over a Sentiment Treebank", EMNLP 2013, section 4.3: the two
-children, one vector ``x`` of length 2H, meet in a bilinear form per component of the
-parent, ``tanh(x V x + x W)``. As there, a leaf is its word's vector. What differs: the
-sum has a bias. The tensor has 4 H³ entries, so H is usually 25 to 35.
+children are concatenated to a vector ``x`` of length 2H, and each component of the
+parent has a bilinear form of it: ``tanh(x V x + x W)``. As in the paper, a leaf is its
+word's vector. Unlike in the paper, the sum has a bias. The tensor has 4 H³ entries, so
+H is usually 25 to 35.
 """
 
 from functools import partial
@@ -22,13 +23,13 @@ from edbatch.models.shared.label_classifier import classify
 from edbatch.models.shared.tree_classifier import node_classifier, root_classifier
 from edbatch.models.shared.workload import Workload
 
-# Standard deviation of the bilinear term at the start, for children of unit size.
+# Initial standard deviation of the bilinear term, for children of unit variance.
 _BILINEAR = 0.1
 
 
 @eb.cell
 def leaf(params: Any, word: Any) -> Array:
-    """Looks up a word's vector, ``[H]``."""
+    """Returns a word's vector, ``[H]``."""
     return params["embedding"][word]
 
 
@@ -46,8 +47,8 @@ def states(params: Any, tree: Tree) -> list[Array]:
     """Encodes a tree.
 
     Args:
-        params: Parameters as from `init_params`.
-        tree: A binary tree with word numbers at its leaves.
+        params: Parameters, as returned by `init_params`.
+        tree: A binary tree with word indices at its leaves.
 
     Returns:
         The vector of every node, ``[H]`` each, children before their parent.
@@ -68,7 +69,7 @@ def init_params(
     """Samples parameters.
 
     Args:
-        key: A key of `jax.random`.
+        key: A `jax.random` key.
         hidden: Length of vectors, H.
         vocabulary_size: Number of words.
         num_labels: Number of labels, L.
@@ -93,9 +94,9 @@ def workload(
     """Builds ``"rntn"``.
 
     Args:
-        classify: ``"root"`` or ``"nodes"``: what the model classifies.
+        classify: What the model classifies: ``"root"`` or ``"nodes"``.
         vocabulary_size: Number of words.
-        num_labels: Number of labels of the classifier, 5 in the sentiment treebank.
+        num_labels: Number of labels of the classifier; the sentiment treebank has 5.
 
     Returns:
         The workload.

@@ -1,15 +1,15 @@
-"""The arc-standard dependency parser with stack LSTMs.
+"""An arc-standard dependency parser with stack LSTMs.
 
 Source: Dyer, Ballesteros, Ling, Matthews, Smith, "Transition-Based Dependency Parsing
 with Stack Long Short-Term Memory", ACL 2015: LSTMs over the stack, the buffer and the
-history of transitions, whose states are kept in a list, so that popping is free
+history of transitions, whose states are kept in lists, so that popping costs nothing
 (section 2); tokens from vectors of word and part of speech (3.2); a head is composed
-with its dependent and the relation (3.3). Three things differ: words have no vectors
-trained elsewhere, no artificial root stands on the stack (see
-`edbatch.data.arc_standard`), and LSTMs have one layer without peepholes.
+with its dependent and the relation (3.3). Three things differ: there are no pretrained
+word vectors, there is no artificial root on the stack (see
+`edbatch.data.arc_standard`), and the LSTMs have one layer without peepholes.
 
 Two models share one loop: `score_oracle` follows the transitions of the gold tree, for
-training, and `parse` its own, by `edbatch.value`.
+training; `parse` follows its own decisions, which it reads with `edbatch.value`.
 """
 
 from collections.abc import Callable
@@ -41,40 +41,40 @@ from edbatch.models.shared.tagged_text import tags_of
 from edbatch.models.shared.workload import Labels, Workload
 
 State = tuple[Array, Array]  # h and c, each [H]
-Choose = Callable[[Any, Configuration], int]  # (logits [A], where) -> the transition
+Choose = Callable[[Any, Configuration], int]  # (logits [A], parse state) -> transition
 
 
 @eb.cell
 def start(params: Any) -> dict[str, State]:
-    """Gives the states of the empty stack, buffer and history."""
+    """Returns the initial states of the stack, the buffer and the history."""
     return {name: (own["h"], own["c"]) for name, own in params["start"].items()}
 
 
 @eb.cell
 def token(params: Any, word: Any, tag: Any) -> Array:
-    """Gives the vector of a word and its part of speech, ``[H]``."""
+    """Returns the vector of a word and its part of speech, ``[H]``."""
     both = [params["word_embedding"][word], params["tag_embedding"][tag]]
     return jnp.tanh(jnp.concatenate(both) @ params["token"]["W"] + params["token"]["b"])
 
 
 @eb.cell
 def push(params: Any, x: Array, state: State) -> State:
-    """Gives the state of a stack LSTM after one vector more."""
+    """Returns the state of a stack LSTM after pushing a vector."""
     return lstm_step(params, x, state)
 
 
 @eb.cell
 def record(params: Any, transition: Any, state: State) -> State:
-    """Gives the state of the history after one transition more."""
+    """Returns the state of the history after one more transition."""
     x = params["transition_embedding"][transition]
     return lstm_step(params["history"], x, state)
 
 
 @eb.cell
 def compose(params: Any, head: Array, dependent: Array, transition: Any) -> Array:
-    """Gives the vector of a head with one dependent more, ``[H]``.
+    """Returns the vector of a head with one more dependent, ``[H]``.
 
-    The transition says the relation, and on which side the dependent stands.
+    The transition encodes the relation and the side of the dependent.
     """
     relation = params["transition_embedding"][transition]
     inputs = jnp.concatenate([head, dependent, relation])
@@ -83,18 +83,18 @@ def compose(params: Any, head: Array, dependent: Array, transition: Any) -> Arra
 
 @eb.cell
 def score(params: Any, stack: Array, buffer: Array, history: Array) -> Array:
-    """Gives the logits of the next transition, ``[A]``, from the three states' h."""
+    """Returns the logits of the next transition, ``[A]``, from the three states' h."""
     inputs = jnp.concatenate([stack, buffer, history])
     hidden = jax.nn.relu(inputs @ params["summary"]["W"] + params["summary"]["b"])
     return hidden @ params["output"]["W"] + params["output"]["b"]
 
 
 def score_oracle(params: Any, sentence: ParsedSentence) -> list[Any]:
-    """Scores the transitions on the way to the gold tree.
+    """Scores the transitions that derive the gold tree.
 
     Args:
-        params: Parameters as from `init_params`.
-        sentence: A projective sentence of numbers.
+        params: Parameters, as returned by `init_params`.
+        sentence: A projective sentence of indices.
 
     Returns:
         Logits ``[A]`` for each transition of `edbatch.data.oracle`, in its order.
@@ -113,15 +113,16 @@ def score_oracle(params: Any, sentence: ParsedSentence) -> list[Any]:
 
 
 def parse(params: Any, sentence: ParsedSentence) -> dict[str, Any]:
-    """Parses a sentence by the likeliest legal transitions, one after the other.
+    """Parses a sentence greedily: takes the likeliest legal transition at each step.
 
     Args:
-        params: Parameters as from `init_params`.
-        sentence: A sentence of numbers, of which words and tags are read.
+        params: Parameters, as returned by `init_params`.
+        sentence: A sentence of indices; only its words and tags are read.
 
     Returns:
-        ``heads`` and ``relations``: those of the parse, as of `ParsedSentence`;
-        ``transitions``: what derived it; ``logits``: ``[A]`` for each of these.
+        ``heads`` and ``relations`` of the parse, as in `ParsedSentence`;
+        ``transitions``: the transitions that derived it; ``logits``: ``[A]`` for each
+        transition.
 
     Example:
         >>> params = init_params(jax.random.key(0), 4, vocabulary_size=9)
@@ -152,7 +153,7 @@ def parse(params: Any, sentence: ParsedSentence) -> dict[str, Any]:
 def follow(
     params: Any, sentence: ParsedSentence, choose: Choose
 ) -> tuple[list[Any], Configuration]:
-    """Makes the transitions of ``choose``; returns their logits, and the end."""
+    """Makes the transitions of ``choose``; returns their logits and the final parse."""
     where = Configuration(len(sentence))
     empty = start(params)
     tokens = [
@@ -160,10 +161,10 @@ def follow(
         for word, tag in zip(sentence.words, sentence.tags, strict=True)
     ]
     of_buffer, of_stack = params["buffer"], params["stack"]
-    buffer = [empty["buffer"]]  # its states; the last one has read every word left
+    buffer = [empty["buffer"]]  # states; the last one has read all words in the buffer
     for vector in reversed(tokens):
         buffer.append(push(of_buffer, vector, buffer[-1]))
-    vectors: list[Any] = []  # of what is on the stack
+    vectors: list[Any] = []  # of the words on the stack
     stack = [empty["stack"]]  # states, one more than vectors
     history = empty["history"]
     found = []
@@ -171,7 +172,7 @@ def follow(
         found.append(score(params, stack[-1][0], buffer[-1][0], history[0]))
         transition = choose(found[-1], where)
         where.apply(transition)
-        if where.done:  # what is left to compute has no reader
+        if where.done:  # later states would be unused
             return found, where
         if transition == SHIFT:
             vector = tokens[where.next_word - 1]
@@ -198,11 +199,11 @@ def init_params(
     """Samples parameters.
 
     Args:
-        key: A key of `jax.random`.
+        key: A `jax.random` key.
         hidden: Length of states and vectors, H.
         vocabulary_size: Number of words.
-        num_tags: Number of parts of speech; by default the 17 of Universal
-            Dependencies and the unknown one.
+        num_tags: Number of parts of speech; by default the 17 parts of speech of
+            Universal Dependencies and the unknown one.
         num_relations: Number of relations, R; there are ``A = 1 + 2 R`` transitions.
 
     Returns:
@@ -228,13 +229,14 @@ def init_params(
 
 
 def read_projective(path: Paths) -> list[ParsedSentence]:
-    """Reads the sentences without crossing arcs, which the transitions can derive.
+    """Reads sentences without crossing arcs, the only ones that transitions can derive.
 
     Args:
-        path: A file, a folder, or several of them, of CoNLL-U.
+        path: A CoNLL-U file, a folder, or several of them.
 
     Returns:
-        The sentences, still strings. Of UD English EWT, 1.4% are left out.
+        The projective sentences; words, tags and relations are still strings. Of UD
+        English EWT, 1.4% of the sentences are left out.
 
     Raises:
         DataError: A file is missing or malformed, or arcs cross in every sentence.
@@ -253,15 +255,15 @@ def read_projective(path: Paths) -> list[ParsedSentence]:
 def number_parses(
     sentences: list[ParsedSentence], vocabulary: LabelledVocabulary
 ) -> list[ParsedSentence]:
-    """Numbers words, tags and relations.
+    """Replaces words, tags and relations by their indices.
 
     Args:
         sentences: Sentences of strings.
-        vocabulary: The numbers of words, ``"tags"`` and ``"relations"``. Words and tags
-            that it lacks become 0, relations become 1.
+        vocabulary: The vocabulary of words, with labels ``"tags"`` and ``"relations"``.
+            Unknown words and tags become 0, unknown relations 1.
 
     Returns:
-        The sentences of numbers.
+        The sentences of indices.
     """
     words, labels = vocabulary.words, vocabulary.labels
     tags, relations = labels["tags"], labels["relations"]
@@ -276,7 +278,7 @@ def workload(
     Args:
         vocabulary_size: Number of words.
         num_tags: Number of parts of speech.
-        num_relations: Number of relations, that of the root included.
+        num_relations: Number of relations, the root's relation included.
 
     Returns:
         The workload.

@@ -1,18 +1,19 @@
-"""The doubly recurrent decoder of trees: a tree is read, and grown again top-down.
+"""A doubly recurrent tree decoder: encodes a tree and generates it again top-down.
 
 Source: Alvarez-Melis, Jaakkola, "Tree-Structured Decoding with Doubly-Recurrent Neural
-Networks", ICLR 2017, section 3: the state of a node comes from an ancestral LSTM, which
-has read the labels above it, and a fraternal one, which has read those of the siblings
-before it (equations 1 to 3); from it follow the label, and by two numbers of their own
-whether children and whether siblings follow (equations 4 and 5), so that no label
-stands for an end. Labels do not depend on these two here, so that one look at a node
-decides all three. The source is encoded by the child-sum tree-LSTM of Tai et al. 2015
-over its words (`tree-lstm-childsum`), whose state at the root is the ancestral state of
-the generated root: a tree-to-tree model.
+Networks", ICLR 2017, section 3: the state of a node combines an ancestral LSTM, which
+has read the labels of its ancestors, and a fraternal LSTM, which has read the labels of
+its previous siblings (equations 1 to 3). The state predicts the node's label, and with
+two separate outputs whether children and whether siblings follow (equations 4 and 5),
+so there is no end label. Here labels do not depend on these two predictions, so the
+label and both predictions are read at once. The source is encoded by the child-sum
+tree-LSTM of Tai et al. 2015 over its words (`tree-lstm-childsum`). The encoder's state
+at the root is the ancestral state of the generated root, which makes this a
+tree-to-tree model.
 
-`score_gold` grows the very tree that it reads, for training, and `generate` what it
-decides itself, by `edbatch.value`, all open places of an instance at once. The arity of
-a node, and where a branch ends, is what was computed.
+`score_gold` generates the tree that it reads, for training. `generate` follows its own
+decisions, which it reads with `edbatch.value` for all open places of an instance at
+once. The arity of a node and the end of a branch are therefore computed values.
 """
 
 from collections.abc import Callable, Iterable
@@ -43,32 +44,32 @@ from edbatch.models.shared.workload import Labels, Workload
 State = tuple[Array, Array]  # h and c, each [H]
 Decide = Callable[[list[Any]], Iterable[Decision]]  # outputs of `predict` -> decisions
 
-_ROOM = 4  # nodes that a generated tree may have for one of the source
+_ROOM = 4  # most nodes of a generated tree per node of the source
 
 
 @eb.cell
 def first(params: Any) -> State:
-    """Gives the fraternal state of a node without siblings before it."""
+    """Returns the fraternal state of a node without previous siblings."""
     return params["first"]["h"], params["first"]["c"]
 
 
 @eb.cell
 def below(params: Any, label: Any, state: State) -> State:
-    """Gives the ancestral state of the children of a node of this label."""
+    """Returns the ancestral state of the children of a node with this label."""
     return lstm_step(params["ancestral"], params["label_embedding"][label], state)
 
 
 @eb.cell
 def beside(params: Any, label: Any, state: State) -> State:
-    """Gives the fraternal state of the sibling behind a node of this label."""
+    """Returns the fraternal state of the next sibling of a node with this label."""
     return lstm_step(params["fraternal"], params["label_embedding"][label], state)
 
 
 @eb.cell
 def predict(params: Any, ancestral: Array, fraternal: Array) -> dict[str, Array]:
-    """Gives the logits of a node's label, ``[L]``, and of what follows it, ``[2]``.
+    """Returns the logits of a node's label, ``[L]``, and of what follows, ``[2]``.
 
-    The two are of a child below it and of a sibling behind it, before the sigmoid.
+    The two logits of ``follows`` are for a child and for a next sibling.
     """
     own = params["predict"]
     h = jnp.tanh(jnp.concatenate([ancestral, fraternal]) @ own["W"] + own["b"])
@@ -79,14 +80,14 @@ def predict(params: Any, ancestral: Array, fraternal: Array) -> dict[str, Array]
 
 
 def score_gold(params: Any, tree: Tree) -> list[Any]:
-    """Scores the decisions that grow a tree, from the tree itself.
+    """Scores the decisions that generate a tree from its own encoding.
 
     Args:
-        params: Parameters as from `init_params`.
-        tree: A tree with a word number at every node, and numbers as labels.
+        params: Parameters, as returned by `init_params`.
+        tree: A tree with a word index at every node, and label indices as labels.
 
     Returns:
-        The logits of `predict` for each of `edbatch.data.decisions`, in its order.
+        The outputs of `predict` for each of `edbatch.data.decisions`, in its order.
 
     Example:
         >>> params = init_params(jax.random.key(0), 4, vocabulary_size=9, num_labels=3)
@@ -99,16 +100,17 @@ def score_gold(params: Any, tree: Tree) -> list[Any]:
 
 
 def generate(params: Any, tree: Tree) -> dict[str, Any]:
-    """Grows a tree by the likeliest decisions.
+    """Generates a tree greedily: takes the likeliest decision at each place.
 
     Args:
-        params: Parameters as from `init_params`.
-        tree: The source, of which words and shape are read, not labels.
+        params: Parameters, as returned by `init_params`.
+        tree: The source; its words and shape are read, not its labels.
 
     Returns:
-        ``label``, ``down``, ``on``: lists of integers, the decisions, of which
-        `edbatch.data.tree_from_decisions` makes a tree; ``logits``: those of `predict`
-        for each. The tree has at most four nodes for each of the source.
+        ``label``, ``down``, ``on``: the decisions as lists of integers, from which
+        `edbatch.data.tree_from_decisions` builds a tree; ``logits``: the outputs of
+        `predict` for each decision. The tree has at most four times as many nodes as
+        the source.
 
     Example:
         >>> from edbatch.data import tree_from_decisions
@@ -142,7 +144,7 @@ def generate(params: Any, tree: Tree) -> dict[str, Any]:
 
 
 def _grow(params: Any, tree: Tree, decide: Decide) -> tuple[list[Any], list[Decision]]:
-    """Grows the tree that ``decide`` wants; returns logits and decisions."""
+    """Grows a tree by the decisions of ``decide``; returns logits and decisions."""
     encoder = params["encoder"]
     root = tree.fold(
         lambda node: tree_lstm_childsum.leaf(encoder, node.word),
@@ -174,8 +176,8 @@ def init_params(
     """Samples parameters.
 
     Args:
-        key: A key of `jax.random`.
-        hidden: Length of states, and of the vectors of words and labels, H.
+        key: A `jax.random` key.
+        hidden: Length of the states and of the vectors of words and labels, H.
         vocabulary_size: Number of words.
         num_labels: Number of labels, L.
 
@@ -198,14 +200,15 @@ def init_params(
 
 
 def number_labels(trees: list[Tree], vocabulary: LabelledVocabulary) -> list[Tree]:
-    """Replaces words by their numbers, and labels by theirs, as digits.
+    """Replaces words by their indices, and labels by their indices as decimal strings.
 
     Args:
         trees: Trees of strings.
-        vocabulary: The numbers of words and ``"labels"``; what it lacks becomes 0.
+        vocabulary: The vocabulary of words, with labels ``"labels"``. Unknown words and
+            labels become 0.
 
     Returns:
-        The trees of numbers.
+        The trees of indices.
     """
     words, labels = vocabulary.words, vocabulary.labels["labels"]
 
@@ -221,13 +224,13 @@ def number_labels(trees: list[Tree], vocabulary: LabelledVocabulary) -> list[Tre
 def sample_labelled(
     rng: np.random.Generator, count: int, vocabulary_size: int, num_labels: int
 ) -> list[Tree]:
-    """Samples dependency trees whose labels follow from their words.
+    """Samples dependency trees whose labels are determined by their words.
 
     Args:
         rng: The random generator.
-        count: How many.
-        vocabulary_size: Words are integers below it.
-        num_labels: Labels are integers below it, as digits.
+        count: Number of trees.
+        vocabulary_size: Words are integers below this number.
+        num_labels: Labels are integers below this number, as decimal strings.
 
     Returns:
         The trees.
@@ -248,7 +251,7 @@ def workload(vocabulary_size: int = 10_000, num_labels: int = 60) -> Workload:
 
     Args:
         vocabulary_size: Number of words.
-        num_labels: Number of labels of the nodes to generate.
+        num_labels: Number of labels of the generated nodes.
 
     Returns:
         The workload.

@@ -1,13 +1,13 @@
-"""The N-ary tree-GRU over constituency trees.
+"""An N-ary tree-GRU over constituency trees.
 
 Source: the gated recurrent unit of Cho et al., "Learning Phrase Representations using
-RNN Encoder-Decoder for Statistical Machine Translation", EMNLP 2014, made N-ary as
-Tai, Socher, Manning, ACL 2015, do for the LSTM. The variant: each child has a reset
-gate of its own, and the update gates of the candidate and of the children sum to one
-in every component, by a softmax, as in Chen et al., "Sentence Modeling with Gated
-Recursive Neural Network", EMNLP 2015, but computed from the children alone, not from
-the candidate. With one child this is the GRU itself, and a leaf is a GRU
-step from the zero state.
+RNN Encoder-Decoder for Statistical Machine Translation", EMNLP 2014, made N-ary as Tai,
+Socher, Manning, ACL 2015, do for the LSTM. In this variant each child has its own reset
+gate, and the update gates of the candidate and of the children sum to one in every
+component, by a softmax, as in Chen et al., "Sentence Modeling with Gated Recursive
+Neural Network", EMNLP 2015. Unlike there, the update gates are computed from the
+children only, not from the candidate. With one child this is the GRU itself, and a leaf
+is a GRU step from the zero state.
 """
 
 from functools import partial
@@ -31,17 +31,17 @@ from edbatch.models.shared.workload import Workload
 
 @eb.cell
 def leaf(params: Any, word: Any) -> Array:
-    """Gives the state of a leaf, ``[H]``, from its word's number."""
+    """Returns the state of a leaf, ``[H]``, from the index of its word."""
     z, u = from_input(params["leaf"], "zu", params["embedding"][word])
     return sigmoid(z) * jnp.tanh(u)
 
 
 @eb.cell
 def compose(params: Any, children: list[Array]) -> Array:
-    """Gives the state of a node from those of its ``K`` children.
+    """Returns the state of a node from the states of its ``K`` children.
 
-    Every gate has a matrix per child, and every child a reset and an update gate. A
-    node with fewer children than there are places uses the first ones.
+    Every gate has a matrix per child, and every child has a reset and an update gate. A
+    node with fewer than ``N`` children uses the first ``K`` matrices and gates.
     """
     own = params["compose"]
     count = len(children)
@@ -58,8 +58,8 @@ def states(params: Any, tree: Tree) -> list[Array]:
     """Encodes a tree.
 
     Args:
-        params: Parameters as from `init_params`.
-        tree: A tree with word numbers at its leaves, at most ``N`` children per node.
+        params: Parameters, as returned by `init_params`.
+        tree: A tree with word indices at its leaves, at most ``N`` children per node.
 
     Returns:
         The state of every node, ``[H]`` each, children before their parent.
@@ -85,7 +85,7 @@ def init_params(
     """Samples parameters.
 
     Args:
-        key: A key of `jax.random`.
+        key: A `jax.random` key.
         hidden: Length of states and word vectors, H.
         vocabulary_size: Number of words.
         arity: Largest number of children of a node, N.
@@ -102,7 +102,7 @@ def init_params(
     return {
         "embedding": embedding(words, vocabulary_size, hidden),
         "leaf": init_gates(leaf, "zu", hidden, hidden, affine),
-        # The candidate, its update gate, and those of the children.
+        # The candidate, its update gate, the children's update and reset gates.
         "compose": {"u": u, "z": z, "zs": gates[:arity], "r": gates[arity:]},
         "classify": affine(output, hidden, num_labels),
     }
@@ -118,7 +118,7 @@ def workload(
 
     Args:
         arity: Largest number of children of a node; 2 binarizes treebanks.
-        classify: ``"root"`` or ``"nodes"``: what the model classifies.
+        classify: What the model classifies: ``"root"`` or ``"nodes"``.
         vocabulary_size: Number of words.
         num_labels: Number of labels of the classifier.
 

@@ -1,9 +1,10 @@
-"""The N-ary tree-LSTM over constituency trees.
+"""An N-ary tree-LSTM over constituency trees.
 
 Source: Tai, Socher, Manning, "Improved Semantic Representations From Tree-Structured
-Long Short-Term Memory Networks", ACL 2015, section 3.2, equations 9 to 14. Words stand
-at the leaves only, so a leaf has no child terms and an inner node no input term, as in
-their constituency model; the two are cells of their own.
+Long Short-Term Memory Networks", ACL 2015, section 3.2, equations 9 to 14. Only leaves
+have words, so the equations of a leaf have no child terms and those of an inner node no
+input term, as in the paper's constituency model. Leaves and inner nodes have separate
+cells.
 """
 
 from functools import partial
@@ -29,7 +30,7 @@ State = tuple[Array, Array]  # h and c, each [H]
 
 @eb.cell
 def leaf(params: Any, word: Any) -> State:
-    """Gives the state of a leaf, ``h`` and ``c``, from its word's number."""
+    """Returns the state of a leaf, ``h`` and ``c``, from the index of its word."""
     i, o, u = from_input(params["leaf"], "iou", params["embedding"][word])
     c = sigmoid(i) * jnp.tanh(u)
     return sigmoid(o) * jnp.tanh(c), c
@@ -37,10 +38,10 @@ def leaf(params: Any, word: Any) -> State:
 
 @eb.cell
 def compose(params: Any, children: list[State]) -> State:
-    """Gives the state of a node from those of its ``K`` children.
+    """Returns the state of a node from the states of its ``K`` children.
 
-    Every gate has a matrix per child, and every child a forget gate. A node with fewer
-    children than there are places uses the first ones.
+    Every gate has a matrix per child, and every child has a forget gate. A node with
+    fewer than ``N`` children uses the first ``K`` matrices and forget gates.
     """
     own = params["compose"]
     h = [h for h, _ in children]
@@ -55,8 +56,8 @@ def states(params: Any, tree: Tree) -> list[Array]:
     """Encodes a tree.
 
     Args:
-        params: Parameters as from `init_params`.
-        tree: A tree with word numbers at its leaves, at most ``N`` children per node.
+        params: Parameters, as returned by `init_params`.
+        tree: A tree with word indices at its leaves, at most ``N`` children per node.
 
     Returns:
         ``h`` of every node, ``[H]`` each, children before their parent.
@@ -83,7 +84,7 @@ def init_params(
     """Samples parameters.
 
     Args:
-        key: A key of `jax.random`.
+        key: A `jax.random` key.
         hidden: Length of states and word vectors, H.
         vocabulary_size: Number of words.
         arity: Largest number of children of a node, N.
@@ -102,15 +103,16 @@ def init_params(
 
 
 def init_compose(key: Array, arity: int, hidden: int) -> dict[str, Any]:
-    """Samples the parameters of a composition.
+    """Samples the parameters of `compose`.
 
     Args:
-        key: A key of `jax.random`.
+        key: A `jax.random` key.
         arity: Largest number of children of a node, N.
         hidden: Length of states, H.
 
     Returns:
-        The gates ``i``, ``o``, ``u``, and ``f``, a list with one per child; float32.
+        The gates ``i``, ``o``, ``u``, and ``f``, a list with one gate per child;
+        float32.
     """
     i, o, u, *f = (
         child_gate(each, arity, hidden) for each in jax.random.split(key, 3 + arity)
@@ -128,7 +130,7 @@ def workload(
 
     Args:
         arity: Largest number of children of a node; 2 binarizes treebanks.
-        classify: ``"root"`` or ``"nodes"``: what the model classifies.
+        classify: What the model classifies: ``"root"`` or ``"nodes"``.
         vocabulary_size: Number of words.
         num_labels: Number of labels of the classifier.
 

@@ -1,16 +1,17 @@
-"""The tree-LSTM with two compositions, one for nominal phrases and one for the rest.
+"""A tree-LSTM with two compositions, one for nominal phrases and one for the rest.
 
-The cells are those of the N-ary tree-LSTM (Tai, Socher, Manning, ACL 2015), the second
-composition has weights of its own. Which of the two a node takes, in this order:
+The cells are those of the N-ary tree-LSTM (Tai, Socher, Manning, ACL 2015). Each
+composition has its own weights. A node's composition is chosen as follows:
 
 1. A phrase is nominal if its category is one of `NOMINAL`. The category is the label
-   without the functions after it and without the mark of binarization before it, so
-   ``NP-SBJ`` and ``@NP`` are both ``NP``. Of the inner nodes of binarized GUM 42 % are
+   without function tags (a suffix) and without the mark of binarization (a prefix), so
+   ``NP-SBJ`` and ``@NP`` are both ``NP``. Of the inner nodes of binarized GUM, 42% are
    nominal.
 2. A node without a label, or whose label is a number (a sentiment), is nominal if the
-   sum of the word numbers below it is even, which divides sampled trees in halves.
+   sum of the word indices below it is even, which is the case for about half of the
+   nodes of sampled trees.
 
-So the choice depends on the tree alone, and not on the data set that it is in.
+So the choice depends on the tree alone, not on the data set that contains it.
 """
 
 import re
@@ -35,11 +36,11 @@ _CATEGORY = re.compile(r"@?([^-=|]*)")
 
 
 def composition(label: str | None, word_sum: int) -> str:
-    """Says which composition a node takes.
+    """Chooses the composition of a node.
 
     Args:
         label: The node's label.
-        word_sum: The sum of the word numbers below it.
+        word_sum: The sum of the word indices below it.
 
     Returns:
         ``"nominal"`` or ``"other"``.
@@ -59,8 +60,8 @@ def states(params: Any, tree: Tree) -> list[Array]:
     """Encodes a tree.
 
     Args:
-        params: Parameters as from `init_params`.
-        tree: A tree with word numbers at its leaves, at most ``N`` children per node.
+        params: Parameters, as returned by `init_params`.
+        tree: A tree with word indices at its leaves, at most ``N`` children per node.
 
     Returns:
         ``h`` of every node, ``[H]`` each, children before their parent.
@@ -93,15 +94,15 @@ def init_params(
     """Samples parameters.
 
     Args:
-        key: A key of `jax.random`.
+        key: A `jax.random` key.
         hidden: Length of states and word vectors, H.
         vocabulary_size: Number of words.
         arity: Largest number of children of a node, N.
         num_labels: Number of labels, L.
 
     Returns:
-        Nested dicts and lists of float32 arrays: those of the tree-LSTM, with
-        ``compose`` once for each of `KINDS`.
+        Nested dicts and lists of float32 arrays: the parameters of the tree-LSTM, with
+        one ``compose`` for each of `KINDS`.
     """
     shared, other = jax.random.split(key)
     params = tree_lstm.init_params(
@@ -123,7 +124,7 @@ def workload(
 
     Args:
         arity: Largest number of children of a node; 2 binarizes treebanks.
-        classify: ``"root"`` or ``"nodes"``: what the model classifies.
+        classify: What the model classifies: ``"root"`` or ``"nodes"``.
         vocabulary_size: Number of words.
         num_labels: Number of labels of the classifier.
 

@@ -1,9 +1,9 @@
-"""The child-sum tree-LSTM over dependency trees.
+"""A child-sum tree-LSTM over dependency trees.
 
 Source: Tai, Socher, Manning, "Improved Semantic Representations From Tree-Structured
 Long Short-Term Memory Networks", ACL 2015, section 3.1, equations 2 to 8. Every node
-has a word, and any number of children. Nodes without children are a cell of their own,
-which leaves out the sums over nothing. All children share one forget matrix.
+has a word and any number of children. Nodes without children have a separate cell,
+which omits the empty sums. All children share one forget matrix.
 """
 
 from functools import partial
@@ -28,20 +28,20 @@ State = tuple[Array, Array]  # h and c, each [H]
 
 @eb.cell
 def leaf(params: Any, word: Any) -> State:
-    """Gives the state of a node without children, ``h`` and ``c``."""
+    """Returns the state of a node without children, ``h`` and ``c``."""
     i, o, u = from_input(params["gates"], "iou", params["embedding"][word])
     c = sigmoid(i) * jnp.tanh(u)
     return sigmoid(o) * jnp.tanh(c), c
 
 
-# Few lengths: more padding costs less than the batches of more types (measured at
-# hidden 64 and 256).
+# Few lengths: more padding costs less than the batches of more types (measured with
+# hidden=64 and hidden=256).
 @eb.cell(padded=("children",), lengths=(4, 16, 64))
 def head(params: Any, word: Any, children: State, mask: Array) -> State:
-    """Gives the state of a node from its word and its children's states.
+    """Returns the state of a node from its word and its children's states.
 
-    The children arrive as ``h`` and ``c``, each ``[K, H]``, of which those count where
-    the mask ``[K]`` is true.
+    The children arrive as ``h`` and ``c``, each ``[K, H]``. The mask ``[K]`` is true
+    for children and false for padding.
     """
     h, c = children
     exists = mask[:, None]
@@ -57,7 +57,7 @@ def classify_root(params: Any, tree: Tree) -> dict[str, Any]:
     """Encodes a dependency tree and classifies it.
 
     Args:
-        params: Parameters as from `init_params`.
+        params: Parameters, as returned by `init_params`.
         tree: A tree with a word number at every node.
 
     Returns:
@@ -83,7 +83,7 @@ def init_params(
     """Samples parameters.
 
     Args:
-        key: A key of `jax.random`.
+        key: A `jax.random` key.
         hidden: Length of states and word vectors, H.
         vocabulary_size: Number of words.
         num_labels: Number of labels, L.

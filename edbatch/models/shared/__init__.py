@@ -1,1 +1,1 @@
-"""Parts that workloads share: readers, gates, initial parameters, the registry."""
+"""Parts shared by workloads: readers, gates, initial parameters, the registry."""

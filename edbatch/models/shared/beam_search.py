@@ -1,8 +1,8 @@
-"""Beam search over the words of a sequence, as ordinary Python over handles.
+"""Beam search over the words of a sequence, written as ordinary Python over handles.
 
-Hypotheses are lists of words beside the handles of their states; `edbatch.value` tells
-the best continuations. Those that end leave the beam, so that an instance whose beam
-shrinks computes less.
+A hypothesis is a tuple of words and the handles of its state. `edbatch.value` returns
+the best continuations. Finished hypotheses leave the beam, so an instance computes less
+as its beam shrinks.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from jax import Array
 
 import edbatch as eb
 
-# (last word, state behind the words before it) -> (logits [V], state behind all)
+# (last word, state before it) -> (logits [V], state after it)
 Step = Callable[[int, Any], tuple[Any, Any]]
 
 
 @eb.cell(static=("count",))
 def no_words(count: int) -> Array:
-    """Gives the scores ``[count]`` from which a search starts, zero."""
+    """Returns the initial scores of a search, ``[count]``, all zero."""
     return jnp.zeros(count, jnp.float32)
 
 
@@ -30,11 +30,11 @@ def no_words(count: int) -> Array:
 def best_words(
     scores: Array, rank: Any, logits: Array, count: int
 ) -> tuple[Array, Array]:
-    """Gives the best words to go on with: their scores and numbers, ``[count]`` each.
+    """Returns the best next words: their scores and indices, ``[count]`` each.
 
-    A score is the log-probability of all words: of those before, ``scores[rank]``, and
-    of the new one. A vocabulary of fewer words is filled up, by scores of minus
-    infinity.
+    A score is the log-probability of the whole sequence: that of the previous words,
+    ``scores[rank]``, plus that of the new word. If the vocabulary has fewer than
+    ``count`` words, the rest is padded with scores of minus infinity.
     """
     total = scores[rank] + jax.nn.log_softmax(logits)
     best, words = jax.lax.top_k(total, min(count, len(total)))
@@ -44,15 +44,15 @@ def best_words(
 
 @eb.cell
 def normalised(scores: Array, rank: Any, length: Any, penalty: Any) -> Array:
-    """Gives a score divided by the number of words to the power of the penalty."""
+    """Returns a score divided by the number of words to the power of the penalty."""
     return scores[rank] / length.astype(jnp.float32) ** penalty
 
 
 @dataclass(frozen=True)
 class _Hypothesis:
     words: tuple[int, ...]
-    state: Any  # handles, behind all words but the last
-    scores: Any  # handle of scores [width], of which the one at `rank` is its own
+    state: Any  # handles of the state before the last word
+    scores: Any  # handle of scores [width]; scores[rank] is this hypothesis's score
     rank: int
 
 
@@ -68,27 +68,28 @@ def beam_search(
 ) -> tuple[list[int], Any]:
     """Searches for the likeliest sequence of words.
 
-    Each step keeps the likeliest of all continuations: ``width`` of them less those
-    that have ended, which leave the beam. The search is over when none is left, or
-    words have reached their greatest number. Of those that ended, or if none did of the
-    others, the best by normalised score is the result.
+    Each step keeps the likeliest continuations of all hypotheses: ``width`` minus the
+    number of finished hypotheses, which leave the beam. The search stops when no
+    hypothesis is left or sequences have ``max_length`` words. The result is the
+    finished hypothesis with the best normalised score; if none has finished, the best
+    unfinished one.
 
     Args:
-        step: ``step(word, state)`` gives the logits of the next word, and the state.
+        step: ``step(word, state)`` returns the logits of the next word, and the state.
         state: The state before the first word.
-        start: The word that sequences start from.
-        end: The word that ends them.
+        start: The word that starts every sequence.
+        end: The word that ends a sequence.
         width: Number of hypotheses, 1 or more; 1 is greedy search.
-        max_length: Greatest number of words, 1 or more, the end included.
-        length_penalty: Scores are compared by log-probability divided by the number of
-            words to this power; 0 compares log-probabilities.
+        max_length: Maximum number of words, 1 or more, including ``end``.
+        length_penalty: Hypotheses are compared by log-probability divided by the number
+            of words to this power; 0 compares log-probabilities.
 
     Returns:
-        The words behind the start, the end included; their normalised score, a handle.
+        The words after ``start``, including ``end``; their normalised score, a handle.
 
     Raises:
-        EdbatchError: None has ended, and none can go on: its logits are NaN, or all
-            minus infinity.
+        EdbatchError: No hypothesis has finished and none can continue: their logits are
+            NaN, or all minus infinity.
     """
     live = [_Hypothesis((start,), state, no_words(width), 0)]
     ended: list[_Hypothesis] = []
@@ -114,7 +115,7 @@ def beam_search(
 
 
 def _grow(step: Step, live: list[_Hypothesis], width: int) -> list[_Hypothesis]:
-    """Makes the ``width`` best continuations of all hypotheses, best first."""
+    """Returns the ``width`` best continuations of all hypotheses, best first."""
     stepped = [step(each.words[-1], each.state) for each in live]
     candidates = [
         best_words(each.scores, each.rank, logits, width)

@@ -1,4 +1,4 @@
-"""Workloads over lattices of characters: their files, and the walk along them."""
+"""Workloads over character lattices: reads their files, runs cells along a lattice."""
 
 import os
 from collections import defaultdict
@@ -32,22 +32,22 @@ def over_character_lattices(
     num_tags: int,
     words: PathLike | None,
 ) -> Workload:
-    """Builds a workload over lattices of characters and the words among them.
+    """Builds a workload over character lattices.
 
     Args:
-        name: Its name.
-        unit: The recurrent unit, for its description.
+        name: The workload's name.
+        unit: Name of the recurrent unit, for the description.
         model: The tagger.
         init_params: ``init_params(key, hidden, vocabulary_size=, num_tags=)``.
-        vocabulary_size: Number of characters and words.
+        vocabulary_size: Number of characters and words together.
         num_tags: Number of tags.
-        words: File of the word list; None where it is among the files to read.
+        words: Path of the word list; None if the list is among the files to read.
 
     Returns:
         The workload.
 
     Raises:
-        WorkloadError: The word list is no path.
+        WorkloadError: ``words`` is not a path.
     """
     if words is not None and not isinstance(words, str | os.PathLike):
         raise WorkloadError(
@@ -92,17 +92,17 @@ def read_lattices(path: Paths, words: PathLike | None = None) -> list[CharacterL
     r"""Reads lattices from files of tagged characters and a word list.
 
     Args:
-        path: Files or folders. Unless `words` is given one file or more of them is a
-            word list, which is told by its first line: a word alone, or a word, its
-            count and nothing else but a tag.
-        words: The word list.
+        path: Files or folders. Unless ``words`` is given, at least one of the files
+            must be a word list. A word list is recognised by its first line: a word, or
+            a word and its count, or a word, its count and a tag.
+        words: Path of the word list.
 
     Returns:
-        The lattices, all still strings.
+        The lattices; characters, tags and words are still strings.
 
     Raises:
         DataError: A file is missing or malformed, or there is no word list or no file
-            of characters.
+            of tagged characters.
 
     Example:
         >>> import pathlib, tempfile
@@ -149,15 +149,15 @@ def walk(
     """Runs the cells of a lattice network from the first character to the last.
 
     Args:
-        params: The parameters, which every cell gets first.
-        lattice: A lattice of numbers.
-        start: Gives the state before the first character.
-        char: ``char(params, character, state)`` gives the state at a character where
+        params: The parameters, passed to every cell as the first argument.
+        lattice: A lattice of indices.
+        start: ``start(params)`` returns the initial state.
+        char: ``char(params, character, state)`` returns the state at a character where
             no word ends.
-        word: ``word(params, word, state)`` gives what a word hands on, from the state
-            at its first character.
-        char_words: ``char_words(params, character, state, words)`` gives the state at
-            a character where words end, from what they hand on.
+        word: ``word(params, word, state)`` returns a word's output, from the state at
+            its first character.
+        char_words: ``char_words(params, character, state, words)`` returns the state at
+            a character where words end; ``words`` are the outputs of these words.
 
     Returns:
         The state at each character.

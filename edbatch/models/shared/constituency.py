@@ -1,4 +1,4 @@
-"""Workloads over constituency trees, and trees of limited arity for them."""
+"""Workloads over constituency trees: builds them, reads and samples their trees."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +23,7 @@ from edbatch.models.shared.workload import Workload
 # The public treebank that the zoo's policies over constituency trees are trained on.
 GUM = ("gum_const/const",)
 
-_MERGED = 0.4  # share of binary inner nodes that are merged into their parents
+_MERGED = 0.4  # probability that a binary inner node is merged into its parent
 
 
 def over_constituency_trees(
@@ -40,20 +40,21 @@ def over_constituency_trees(
     """Builds a workload over constituency trees.
 
     Args:
-        name: Its name.
-        what: The network, a noun.
-        models: What classifies the root, and what classifies every node.
+        name: The workload's name.
+        what: The network, as a noun phrase that begins the description.
+        models: The model that classifies the root, and the one that classifies every
+            node.
         init_params: ``init_params(key, hidden, vocabulary_size=)``.
         vocabulary_size: Number of words.
-        classify: ``"root"`` or ``"nodes"``, which of the models.
+        classify: Which of the models to use: ``"root"`` or ``"nodes"``.
         arity: Largest number of children of a node; 2 binarizes treebanks.
-        zoo_data: As of `Workload`.
+        zoo_data: As for `Workload`.
 
     Returns:
         The workload.
 
     Raises:
-        WorkloadError: The arity or what to classify is not possible.
+        WorkloadError: ``arity`` is below 2, or ``classify`` is unknown.
     """
     if arity < 2:
         raise WorkloadError(
@@ -85,7 +86,7 @@ def over_constituency_trees(
 
 
 def number_trees(trees: list[Tree], vocabulary: Vocabulary) -> list[Tree]:
-    """Replaces the words of trees by their numbers."""
+    """Replaces the words of trees by their indices."""
     return [index_tree(tree, vocabulary) for tree in trees]
 
 
@@ -94,11 +95,11 @@ def read_limited(path: Paths, arity: int) -> list[Tree]:
 
     Args:
         path: A file, a folder, or several of them; as for `read_trees`.
-        arity: 2: trees are binarized; more: nodes keep their children, of which they
-            may have at most so many.
+        arity: Largest number of children of a node. 2 binarizes the trees; a larger
+            number leaves the children of nodes as they are.
 
     Returns:
-        The trees, words still strings.
+        The trees; words are still strings.
 
     Raises:
         DataError: A file is missing or malformed, or a node has too many children.
@@ -130,12 +131,12 @@ def read_limited(path: Paths, arity: int) -> list[Tree]:
 def sample_limited(
     rng: np.random.Generator, count: int, vocabulary_size: int, arity: int
 ) -> list[Tree]:
-    """Samples trees: binary ones, or ones with up to ``arity`` children per node.
+    """Samples trees whose nodes have up to ``arity`` children.
 
     Args:
         rng: The random generator.
-        count: How many.
-        vocabulary_size: Words are integers below it.
+        count: Number of trees.
+        vocabulary_size: Words are integers below this number.
         arity: Largest number of children.
 
     Returns:

@@ -1,7 +1,7 @@
-"""Gates as papers write them: a matrix per gate and input.
+"""Gates written as in papers: one matrix per gate and input.
 
-The planner merges their products (see `edbatch.cell`), so a model
-need not put matrices side by side itself.
+Packing merges their products (see `edbatch.cell`), so models need not concatenate the
+matrices themselves.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ State = tuple[Array, Array]  # h and c, ``[H]`` each
 
 
 def from_input(params: Any, names: str, x: Array) -> list[Array]:
-    """Computes the terms of an input in gates, biases included.
+    """Computes gates of an input without a state, before the activation function.
 
     Args:
         params: For each gate ``W``, ``[X, H]``, and ``b``, ``[H]``.
-        names: The gates, a letter for each.
+        names: The names of the gates, one letter each.
         x: The input, ``[X]``.
 
     Returns:
@@ -31,11 +31,11 @@ def from_input(params: Any, names: str, x: Array) -> list[Array]:
 
 
 def gates(params: Any, names: str, x: Array, h: Array) -> list[Array]:
-    """Computes gates from an input and a state, not yet squashed.
+    """Computes gates of an input and a state, before the activation function.
 
     Args:
         params: For each gate ``W``, ``[X, H]``, ``U``, ``[H, H]``, and ``b``, ``[H]``.
-        names: The gates, a letter for each.
+        names: The names of the gates, one letter each.
         x: The input, ``[X]``.
         h: The state, ``[H]``.
 
@@ -54,10 +54,10 @@ def lstm_step(params: Any, x: Array, state: State) -> State:
     Args:
         params: The gates ``i``, ``f``, ``o`` and ``u``, as for `gates`.
         x: The input, ``[X]``.
-        state: The state before, ``h`` and ``c``.
+        state: The previous state, ``h`` and ``c``.
 
     Returns:
-        The state, ``h`` and ``c``.
+        The next state, ``h`` and ``c``.
     """
     h, c = state
     i, f, o, u = gates(params, "ifou", x, h)
@@ -74,38 +74,38 @@ def linked(gate: Any, x: Array, states: Array) -> Array:
         states: The states, ``[K, H]``.
 
     Returns:
-        ``x W + b + h_k U`` for each state, ``[K, H]``, not yet squashed.
+        ``x W + b + h_k U`` for each state, ``[K, H]``, before the activation function.
     """
     return (x @ gate["W"] + gate["b"])[None] + states @ gate["U"]
 
 
 def from_children(gate: Any, states: Sequence[Array]) -> Array:
-    """Computes one gate from the states of a node's children, not yet squashed.
+    """Computes one gate of the states of a node's children, before the activation.
 
     Args:
-        gate: ``U``, a list of ``[H, H]``, one for each place that a child can take, and
-            ``b``, ``[H]``.
-        states: The states, ``[H]`` each; no more than there are places.
+        gate: ``U``, a list with a matrix ``[H, H]`` per child position, and ``b``,
+            ``[H]``.
+        states: The states, ``[H]`` each; at most one per child position.
 
     Returns:
-        The sum over the children of ``h_k U_k``, and ``b``; ``[H]``.
+        The sum of ``h_k U_k`` over the children, plus ``b``; ``[H]``.
 
     Raises:
-        DataError: There are more states.
+        DataError: There are more states than child positions.
     """
     check_children(len(states), len(gate["U"]))
     return sum((h @ U for h, U in zip(states, gate["U"], strict=False)), gate["b"])
 
 
 def check_children(count: int, places: int) -> None:
-    """Checks that a node's children have a place each.
+    """Checks that the parameters have a position for each child of a node.
 
     Args:
-        count: How many children it has.
-        places: How many places the parameters have.
+        count: Number of children of the node.
+        places: Number of child positions in the parameters.
 
     Raises:
-        DataError: There are more children.
+        DataError: There are more children than positions.
     """
     if count > places:
         raise DataError(

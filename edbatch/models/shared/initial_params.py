@@ -11,12 +11,12 @@ Sample = Callable[[Array, int, int], dict[str, Any]]
 
 
 def embedding(key: Array, rows: int, size: int) -> Array:
-    """Samples a table of vectors with entries of unit variance.
+    """Samples an embedding whose entries have unit variance.
 
     Args:
-        key: A key of `jax.random`.
+        key: A `jax.random` key.
         rows: Number of vectors.
-        size: Their length.
+        size: Length of a vector.
 
     Returns:
         ``[rows, size] float32``.
@@ -25,10 +25,10 @@ def embedding(key: Array, rows: int, size: int) -> Array:
 
 
 def affine(key: Array, inputs: int, outputs: int) -> dict[str, Any]:
-    """Samples ``x @ W + b`` whose outputs have unit variance if the inputs have.
+    """Samples ``W`` and ``b`` such that ``x @ W + b`` has unit variance if ``x`` has.
 
     Args:
-        key: A key of `jax.random`.
+        key: A `jax.random` key.
         inputs: Length of ``x``.
         outputs: Length of the result.
 
@@ -44,10 +44,10 @@ def affine(key: Array, inputs: int, outputs: int) -> dict[str, Any]:
 
 
 def matrices(key: Array, count: int, hidden: int) -> list[Array]:
-    """Samples matrices for states whose products with them are summed.
+    """Samples one matrix per state, for a sum of the products of states and matrices.
 
     Args:
-        key: A key of `jax.random`.
+        key: A `jax.random` key.
         count: Number of states.
         hidden: Length of a state, H.
 
@@ -63,10 +63,10 @@ def matrices(key: Array, count: int, hidden: int) -> list[Array]:
 
 
 def gate(key: Array, inputs: int, hidden: int) -> dict[str, Any]:
-    """Samples ``x @ W + h @ U + b``, of unit variance if input and state have it.
+    """Samples a gate ``x @ W + h @ U + b`` of unit variance if ``x`` and ``h`` have it.
 
     Args:
-        key: A key of `jax.random`.
+        key: A `jax.random` key.
         inputs: Length of the input ``x``, X.
         hidden: Length of the state ``h``, H.
 
@@ -87,14 +87,14 @@ def gates(
     """Samples several gates.
 
     Args:
-        key: A key of `jax.random`.
-        names: Their names, a letter each.
+        key: A `jax.random` key.
+        names: The names of the gates, one letter each.
         inputs: Length of the input, X.
         hidden: Length of the state, H.
-        sample: What samples one: `gate`, or `affine` for gates of the input alone.
+        sample: The sampler of one gate: `gate`, or `affine` for gates without a state.
 
     Returns:
-        What that gives, for each name.
+        The parameters of each gate, by name.
     """
     keys = jax.random.split(key, len(names))
     return {
@@ -103,10 +103,10 @@ def gates(
 
 
 def child_gate(key: Array, arity: int, hidden: int) -> dict[str, Any]:
-    """Samples a gate of the states of a node's children.
+    """Samples a gate that reads the states of a node's children.
 
     Args:
-        key: A key of `jax.random`.
+        key: A `jax.random` key.
         arity: Largest number of children, N.
         hidden: Length of a state, H.
 

@@ -1,4 +1,4 @@
-"""The cell that classifies a state, which many models end with."""
+"""The cell that classifies a state, the last cell of many models."""
 
 from typing import Any
 
@@ -9,13 +9,14 @@ import edbatch as eb
 
 @eb.cell
 def classify(params: Any, h: Array) -> Array:
-    """Gives the logits of a label.
+    """Returns the logits of the labels.
 
     Args:
-        params: ``classify`` in it: ``W``, ``[H, L]``, and ``b``, ``[L]``.
+        params: Parameters; the entry ``classify`` has ``W``, ``[H, L]``, and ``b``,
+            ``[L]``.
         h: The state, ``[H]``.
 
     Returns:
-        ``[L]``.
+        The logits, ``[L]``.
     """
     return h @ params["classify"]["W"] + params["classify"]["b"]

@@ -1,4 +1,4 @@
-"""The ready workloads: the modules of `edbatch.models`, found by listing it."""
+"""The registry of ready workloads: the modules of the package `edbatch.models`."""
 
 import importlib
 import inspect
@@ -15,9 +15,9 @@ _FOLDER = Path(__file__).parents[1]
 
 
 class Workloads(Mapping[str, Callable[..., Workload]]):
-    """The builders of the ready workloads, by name.
+    """Builders of the ready workloads, by name.
 
-    Listing the names imports none of them; looking one up imports its module.
+    Listing the names imports no workload; looking one up imports its module.
 
     Example:
         >>> "tree-lstm" in WORKLOADS
@@ -56,15 +56,15 @@ def get_workload(name: str, **options: Any) -> Workload:
 
     Args:
         name: One of `WORKLOADS`.
-        **options: The options of its builder, ``edbatch.models.<module>.workload``.
-            All have ``vocabulary_size``, the number of words; classifiers have
+        **options: Options of the builder, ``edbatch.models.<module>.workload``. All
+            builders take ``vocabulary_size``, the number of words; classifiers take
             ``num_labels``, ``num_tags`` or ``num_answers``, the number of classes.
 
     Returns:
         The workload.
 
     Raises:
-        WorkloadError: There is no such workload or option, or it cannot have the value.
+        WorkloadError: The workload or an option is unknown, or a value is not allowed.
 
     Example:
         >>> import numpy as np

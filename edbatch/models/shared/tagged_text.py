@@ -1,4 +1,4 @@
-"""Tagged sentences from whichever of the two formats a file has, and their tags."""
+"""Tagged sentences of workloads: reads CoNLL-U or column files, describes the tags."""
 
 import os
 from pathlib import Path
@@ -16,11 +16,11 @@ def read_tagged(path: Paths) -> list[Sentence]:
 
     Args:
         path: A file, a folder, or several of them. Files named ``.conllu`` or
-            ``.conllu.gz`` are CoNLL-U, others have a token and its tags per line. Of a
-            folder that has any CoNLL-U files only those are read.
+            ``.conllu.gz`` are CoNLL-U; others have a token and its tags per line. If a
+            folder contains CoNLL-U files, only those are read.
 
     Returns:
-        The sentences, words and tags still strings.
+        The sentences; words and tags are still strings.
 
     Raises:
         DataError: A file is missing or malformed.
@@ -35,7 +35,7 @@ def read_tagged(path: Paths) -> list[Sentence]:
     """
     paths = [path] if isinstance(path, str | os.PathLike) else list(path)
     if not paths:
-        return read_columns(paths)  # says that there is none
+        return read_columns(paths)  # raises the error about an empty list of paths
     return [sentence for each in paths for sentence in _read_one(each)]
 
 
@@ -48,5 +48,5 @@ def _read_one(path: PathLike) -> list[Sentence]:
 
 
 def tags_of(num_tags: int) -> Labels:
-    """Returns the tags of instances, at most so many of them."""
+    """Describes the tags of instances, at most ``num_tags`` different ones."""
     return Labels("tags", lambda instance: instance.tags, num_tags)

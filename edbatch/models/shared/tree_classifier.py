@@ -1,4 +1,4 @@
-"""Classifiers of trees and of their nodes, over the cells of any tree network."""
+"""Models that classify trees or their nodes, for any tree network."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +15,7 @@ def root_classifier(states: States, classify: Callable[[Any, Any], Any]) -> Mode
     """Makes a model that encodes a tree and classifies it as a whole.
 
     Args:
-        states: Gives the vector of each node.
+        states: Returns the vector of each node.
         classify: The cell ``(params, h) -> [L]``.
 
     Returns:
@@ -35,7 +35,7 @@ def node_classifier(states: States, classify: Callable[[Any, Any], Any]) -> Mode
     """Makes a model that encodes a tree and classifies every node.
 
     Args:
-        states: Gives the vector of each node.
+        states: Returns the vector of each node.
         classify: The cell ``(params, h) -> [L]``.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Workloads: a ready model together with the data that it runs on."""
+"""Workloads: a ready model with its parameters and the data that it runs on."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,19 +12,20 @@ from edbatch.data.files import Paths
 from edbatch.data.vocabulary import UNKNOWN
 from edbatch.errors import WorkloadError
 
-# What numbers the words of a workload: two of them where it has two languages, and more
-# where its instances have labels.
+# The vocabulary of a workload: two for workloads with two languages, and one more for
+# each kind of label.
 Vocabularies = Vocabulary | PairVocabulary | LabelledVocabulary
 
 
 class Labels(NamedTuple):
-    """A kind of label that a workload's instances have, such as tags.
+    """One kind of label of a workload's instances, such as tags.
 
     Attributes:
-        name: The kind, a plural noun.
+        name: The name of the kind, a plural noun.
         of: Lists the labels of an instance.
-        most: How many have a number of their own; rarer ones share one.
-        numbers: How many numbers there are, if not as many.
+        most: Maximum size of the label vocabulary, the unknown label included; rarer
+            labels become unknown.
+        numbers: Number of label indices in instances, if it differs from ``most``.
     """
 
     name: str
@@ -35,33 +36,34 @@ class Labels(NamedTuple):
 
 @dataclass(frozen=True)
 class Workload:
-    """A model for one instance, its parameters, and where its instances come from.
+    """A model for one instance, its parameters, and the sources of its instances.
 
-    Word numbers are always below `vocabulary_size`: words that are too rare for it are
-    unknown words, number 0. So parameters need not know the data.
+    Word indices are always below `vocabulary_size`: words too rare for it become the
+    unknown word, index 0. So the shapes of the parameters do not depend on the data.
 
     Attributes:
-        name: The name by which `get_workload` finds it.
-        description: What it is, in one sentence.
-        reads: The format of the files that it reads, a noun.
-        vocabulary_size: Number of words that the parameters have vectors for.
+        name: The name by which `get_workload` finds the workload.
+        description: Description of the workload in one sentence.
+        reads: The format of the files that `read_text` reads, as a noun phrase.
+        vocabulary_size: Number of words that have vectors in the parameters.
         model: ``model(params, instance)``, ordinary Python over cells.
         init_params: ``init_params(key, hidden)`` samples well-scaled parameters.
         read_text: Reads files into instances whose words are still strings.
         words: Lists the words of such an instance.
         number: ``number(instances, vocabulary)`` replaces words and labels by their
-            numbers; the vocabulary is as from `vocabulary`.
+            indices in a vocabulary that the method `vocabulary` returned.
         sample: ``sample(rng, count)`` draws instances of realistic size and shape.
-        min_count: Words that occur less often in a data set are unknown.
-        target_words: Lists the words of the other language, if an instance has two;
-            they have a vocabulary of their own, no larger than that of `words`.
-        labels: The kinds of label of its instances, which are numbered, too.
-        decode: ``decode(params, instance)``, for models that follow their own choices:
-            ordinary Python that looks at values by `edbatch.value`. It reads of an
-            instance what is known beforehand; `model` is then its training form, which
-            follows the instance. None where the model chooses nothing.
-        zoo_data: Public data that its ready-made policy, ``zoo:<name>``, is trained on,
-            as paths below one folder; empty where it has none.
+        min_count: Words that occur less often in a data set become unknown.
+        target_words: Lists the words of the second language, if instances have two;
+            they have their own vocabulary, limited to `vocabulary_size` as well.
+        labels: The kinds of label of the instances; labels are indexed like words.
+        decode: ``decode(params, instance)``, for models that follow their own
+            decisions: ordinary Python that reads values by `edbatch.value`. It reads
+            only the parts of an instance that are known before decoding; `model` is
+            then the training form, which follows the decisions in the instance. None
+            for models without decisions.
+        zoo_data: Public data that the workload's ready-made policy, ``zoo:<name>``, is
+            trained on, as paths below one folder; empty if it has no such policy.
     """
 
     name: str
@@ -81,25 +83,25 @@ class Workload:
     zoo_data: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Says what it is in one line."""
+        """Summary in one line."""
         return f"<Workload {self.name!r}: {self.description}>"
 
     def vocabulary(self, text: Iterable[Any]) -> Vocabularies:
-        """Numbers the words of a data set by frequency, and its labels.
+        """Builds the vocabulary of a data set's words and labels, by frequency.
 
         Args:
-            text: Instances as from `read_text`.
+            text: Instances, as returned by `read_text`.
 
         Returns:
-            The vocabulary, no larger than `vocabulary_size`; a `PairVocabulary` where
-            the workload has two languages, a `LabelledVocabulary` where it has labels.
+            The vocabulary, no larger than `vocabulary_size`: a `PairVocabulary` if the
+            workload has two languages, a `LabelledVocabulary` if it has labels.
         """
         text = list(text)
         found = []
         for words in (self.words, self.target_words):
             if words is not None:
                 own = [word for each in text for word in words(each)]
-                if text and not own:  # as of programs that take no value
+                if text and not own:  # for example programs without values
                     own = [UNKNOWN]
                 found.append(
                     Vocabulary(
@@ -113,13 +115,13 @@ class Workload:
         return found[0]
 
     def number_labels(self, text: Iterable[Any]) -> dict[str, Vocabulary]:
-        """Numbers the labels of a data set by frequency.
+        """Builds the vocabularies of a data set's labels, by frequency.
 
         Args:
-            text: Instances as from `read_text`.
+            text: Instances, as returned by `read_text`.
 
         Returns:
-            The vocabulary of each kind of label, by its name.
+            The vocabulary of each kind of label, by the kind's name.
         """
         text = list(text)
         return {
@@ -131,14 +133,14 @@ class Workload:
         }
 
     def check_vocabulary(self, vocabulary: Vocabularies) -> None:
-        """Checks that a vocabulary numbers all that instances have.
+        """Checks that a vocabulary is of the workload's kind.
 
         Args:
             vocabulary: The vocabulary.
 
         Raises:
-            WorkloadError: It is for one language and the workload has two, or the other
-                way round; or it lacks the labels.
+            WorkloadError: The vocabulary is for one language and the workload has two,
+                or vice versa; or their kinds of labels differ.
         """
         kind: type[Any] = PairVocabulary if self.target_words else Vocabulary
         names = [each.name for each in self.labels]
@@ -157,19 +159,19 @@ class Workload:
             )
 
     def read(self, path: Paths, vocabulary: Vocabularies | None = None) -> list[Any]:
-        """Reads instances that the model takes.
+        """Reads files into instances that the model takes.
 
         Args:
             path: A file, a folder, or several of them.
-            vocabulary: The numbers of words and labels; made from these very files by
-                default. What a model was trained on numbers what it is tested on.
+            vocabulary: The vocabulary of words and labels; by default it is built from
+                the files. For test data, pass the vocabulary of the training data.
 
         Returns:
             The instances, in the order of the files.
 
         Raises:
             DataError: A file is missing or malformed.
-            WorkloadError: As from `check_vocabulary`.
+            WorkloadError: As for `check_vocabulary`.
 
         Example:
             >>> import pathlib, tempfile
