@@ -445,7 +445,7 @@ def _read_by_rows_only(name: str) -> Callable[[Array], Array]:
 
     def backward(_: None, bar: Array) -> Any:
         raise PlanError(
-            f"the gradient of {name} was asked for as rows and values, but the loss"
+            f"the gradient of {name} was requested as rows and values, but the loss"
             " also reads it outside of batched functions, or hands it to one through a"
             " transformation inside, such as jax.jit or jax.checkpoint; leave it out of"
             " the tables, and its gradient is dense"

@@ -64,7 +64,7 @@ class HoistedCell:
     def __repr__(self) -> str:
         """Summary in one line."""
         vectors = ", ".join(map(str, self.vectors))
-        return f"<HoistedCell that hands on {vectors}>"
+        return f"<HoistedCell that passes on {vectors}>"
 
     def precompute(
         self, params: Any, externals: Sequence[Array], masks: Sequence[Array]

@@ -228,18 +228,19 @@ class HoistedTypes:
             _, family = self._shared.family(part.type_id, part.kin)
             if family is None:
                 raise PickleError(
-                    "a plan from elsewhere runs layers in one loop that cannot share"
-                    f" it here, those of cell {self._cell_name(part)!r}; usually its"
-                    " code was changed since; plan again"
+                    "this plan was made elsewhere and runs layers of cell"
+                    f" {self._cell_name(part)!r} in one loop, which they cannot share"
+                    " here; usually the cell's code was changed since; make the plan"
+                    " again"
                 )
         own = part.type_id, part.kin
         if part.part == WHOLE:
             self._whole(own)
         elif not self._divide(own):
             raise PickleError(
-                f"a plan from elsewhere divides cell {self._cell_name(part)!r}, which"
-                " cannot be divided here; usually its code was changed since; plan"
-                " again"
+                "this plan was made elsewhere and divides cell"
+                f" {self._cell_name(part)!r}, which cannot be divided here; usually the"
+                " cell's code was changed since; make the plan again"
             )
 
     def _cell_name(self, part: Part) -> str:

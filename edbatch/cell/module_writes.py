@@ -89,8 +89,8 @@ def refuse_writes(
     for path, kind in truly_written(run, arguments, written):
         if _is_random(kind):
             raise CellError(
-                f"cell {name!r} draws random numbers of a module ({path}), which would"
-                " be the same at every node; make the cell of the module,"
+                f"cell {name!r} draws random numbers from a module ({path}), which"
+                " would be the same at every node; make a cell of the module,"
                 " eb.flax.cell(module), and pass rng=jax.random.key(seed) where the"
                 " minibatch runs"
             )
@@ -101,9 +101,9 @@ def refuse_writes(
 
 def _error(name: str, what: str) -> CellError:
     return CellError(
-        f"cell {name!r} writes to {what}, of a module that it is given, but nodes of a"
-        " minibatch run in any order, each on the module as it was given; return what"
-        " is to be kept, and pass it on as an argument"
+        f"cell {name!r} writes to {what} of a module that it receives, but the nodes of"
+        " a minibatch run in any order, each on the original module; return the values"
+        " to keep, and pass them on as arguments"
     )
 
 

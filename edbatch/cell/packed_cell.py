@@ -144,8 +144,8 @@ def pack_cell(
     """
     if overhead < 0:
         raise PlanError(
-            f"the overhead of an operation is 0 elements or more but is {overhead};"
-            f" leave it out for {OVERHEAD}"
+            f"overhead must be 0 elements or more but is {overhead}; leave it out for"
+            f" {OVERHEAD}"
         )
     traced, output_tree = trace_cell(function, params_spec, input_specs)
     return _pack(traced, output_tree, overhead, target)

@@ -84,9 +84,9 @@ def check_rules(node_type: NodeType, types: TypeTable) -> None:
     graph, _ = traced_type(node_type, types)
     if not graph.inputs and _read_by_rules(graph):
         raise CellError(
-            f"cell {node_type.key.cell!r} takes parameters alone and applies a rule of"
-            " jax.custom_vjp that is not known to be linear in the cotangent, so that"
-            " it would have to run for each node; call the cell with an argument, such"
+            f"cell {node_type.key.cell!r} takes only parameters and applies a"
+            " jax.custom_vjp rule that is not known to be linear in the cotangent, so"
+            " the rule would have to run for each node; pass the cell an argument, such"
             " as a number, or apply the rule in the cells that read the result"
         )
 

@@ -98,17 +98,19 @@ class _Alike:
         cell = node_type.key.cell
         if functions >= MANY:
             text = (
-                f"cell {cell!r} was made {functions} times, as by a model that defines"
-                " it in its own body; calls of different ones share no batch, and each"
-                " is compiled by itself; define the cell once, outside the model, and"
-                " pass what differs as an argument"
+                f"cell {cell!r} was made {functions} times, probably because the model"
+                " defines it in its own body; calls of different copies are never"
+                " batched together, and each copy is compiled separately; define the"
+                " cell once, outside the model, and pass the values that differ as"
+                " arguments"
             )
         else:
             text = (
-                "types that differ in their parameters alone share one compiled loop,"
-                f" but cell {cell!r} has {count} types, of which many read parameters"
-                " of shapes that no other has, so each is compiled by itself; give"
-                " these parameters one shape, padded with zeros, or make them inputs"
+                "types that differ only in their parameters share one compiled loop,"
+                f" but cell {cell!r} has {count} types, many of which read parameters"
+                " of a shape that no other type reads, so each is compiled separately;"
+                " give these parameters one shape, padded with zeros, or make them"
+                " inputs"
             )
         warnings.warn(text, ManyTypesWarning, stacklevel=2)
 
@@ -242,14 +244,14 @@ class SharedTypes:
         if len(relatives.keys) >= MANY and relatives not in self._warned:
             self._warned.add(relatives)
             warnings.warn(
-                f"types that differ in their parameters alone share one compiled loop,"
+                "types that differ only in their parameters share one compiled loop,"
                 f" but the {len(relatives.keys)} types of cell"
                 f" {relatives.first.key.cell!r} that read"
                 f" {describe(relatives.prefix)}[...] cannot, so each is compiled"
-                " by itself: usually the cell looks up rows in a large table of each,"
-                " or reads parts of several, or parameters are too large to stack; look"
-                " up the rows in a cell of its own, pass the parts as inputs, or keep"
-                " the parameters as one array that the cell indexes",
+                " separately: usually the cell looks up rows in a large table per type,"
+                " or reads parameters of several, or they are too large to stack; look"
+                " up the rows in a separate cell, pass the parts as inputs, or keep the"
+                " parameters as one array that the cell indexes",
                 ManyTypesWarning,
                 stacklevel=2,
             )

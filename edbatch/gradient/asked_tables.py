@@ -99,11 +99,11 @@ class AskedTables:
         places = self.places(params)
         if trace_state() != self._state:
             raise PlanError(
-                f"the gradient of {self._names[next(iter(places.values()))]} was asked"
-                " for as rows and values, but a batched function was called with it"
-                " inside another transformation of the loss, such as jax.lax.scan,"
+                f"the gradient of {self._names[next(iter(places.values()))]} was"
+                " requested as rows and values, but a batched function was called with"
+                " it inside another transformation of the loss, such as jax.lax.scan,"
                 " jax.lax.cond, jax.vmap or jax.jit; call it in the loss itself, or"
-                " leave this table out, and its gradient is dense"
+                " leave this table out to get a dense gradient"
             )
         leaves, tree = jax.tree.flatten(params)
         for leaf, which in places.items():
@@ -130,11 +130,12 @@ class AskedTables:
                 reason = "no cell that ran looks up rows of it"
             else:
                 reason = (
-                    "no batched function was called with it inside the loss; hand it"
-                    " on as it is, and not through a jax.jit or jax.checkpoint inside"
+                    "no batched function was called with it inside the loss; pass it on"
+                    " unchanged, and not through a jax.jit or jax.checkpoint inside the"
+                    " loss"
                 )
             raise PlanError(
-                f"the gradient of {name} was asked for as rows and values, but {reason}"
+                f"the gradient of {name} was requested as rows and values, but {reason}"
             )
 
 

@@ -69,9 +69,10 @@ def has_derivative(leaf: Any) -> bool:
 def _refuse(*_: Any, **__: Any) -> NoReturn:
     raise PlanError(
         "a batched function has derivatives in reverse mode only, by jax.grad,"
-        " jax.value_and_grad, jax.vjp or jax.jacrev, but this asks for forward mode, as"
-        " jax.jvp, jax.jacfwd, jax.linearize and jax.hessian do; use one of the former,"
-        " or differentiate the model itself, instance by instance"
+        " jax.value_and_grad, jax.vjp or jax.jacrev, but this is forward mode, as in"
+        " jax.jvp, jax.jacfwd, jax.linearize and jax.hessian; use one of the"
+        " reverse-mode functions, or differentiate the model itself, instance by"
+        " instance"
     )
 
 

@@ -142,11 +142,11 @@ def _read_otherwise(program: ProgramShape, type_id: int, leaf: int) -> PlanError
     name = f"params{jax.tree_util.keystr(paths[leaf][0])}"
     shape = "[" + ", ".join(map(str, paths[leaf][1].shape)) + "]"
     return PlanError(
-        f"the gradient of {name}, {shape}, was asked for as rows and values, but cell"
-        f" {types.types[type_id].key} reads it otherwise than by rows, as"
-        " table[number] does, or looks up nearly as many rows as it has, or shares its"
-        " loop with cells of other parameters; leave this table out, and its gradient"
-        " is dense"
+        f"the gradient of {name}, {shape}, was requested as rows and values, but cell"
+        f" {types.types[type_id].key} does not read it by rows only, as table[index]"
+        " does, or looks up nearly as many rows as it has, or shares its loop with"
+        " cells that read other parameters; leave this table out to get a dense"
+        " gradient"
     )
 
 

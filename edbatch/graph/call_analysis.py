@@ -199,9 +199,9 @@ class CallAnalysis:
             alike = dict.fromkeys(map(_described, values))
             raise CellError(
                 f"cell {self.cell.name!r} received a padded list {name!r} whose"
-                f" elements differ ({user_line()}): {', '.join(alike)}; all elements of"
-                " one list are outputs of cells, or none is, and have one shape and one"
-                " dtype"
+                f" elements differ ({user_line()}): {', '.join(alike)}; either all"
+                " elements of a list are outputs of cells or none is, and have one"
+                " shape and one dtype"
             )
         padding = length - len(values)
         rows.extend([absent] * padding)

@@ -381,8 +381,8 @@ class Cell(CellCall, Generic[P, R]):
         except TypeError:
             raise CellError(
                 f"cell {self.name!r} received {type(value).__name__} as static argument"
-                f" {name!r} ({user_line()}), but constants are told apart by a hash,"
-                " and it has none; pass a tuple in place of a list, and an array as an"
+                f" {name!r} ({user_line()}), but static arguments must be hashable and"
+                " this one is not; pass a tuple in place of a list, and an array as an"
                 " ordinary argument"
             ) from None
         return found
@@ -400,9 +400,9 @@ class Cell(CellCall, Generic[P, R]):
             if position < count:
                 raise CellError(
                     f"cell {self.name!r} was called with {count} arguments by position"
-                    f" ({user_line()}), of which one stands where {mask!r} does, which"
-                    " edbatch fills in; write the masks behind all other arguments of"
-                    " the function, or pass what is behind them by name"
+                    f" ({user_line()}), one of which takes the place of the mask"
+                    f" {mask!r}, which edbatch fills in; put the masks last in the"
+                    " function's signature, or pass the arguments after them by name"
                 )
 
     def check_padded(self, elements: Any, name: str) -> None:
@@ -437,7 +437,10 @@ def _find_cell(module: str, qualname: str, options: tuple[Any, ...]) -> Cell:
     except (ImportError, AttributeError) as error:
         fix = "make the module importable here, under the name that it had there"
         if module == "__main__":
-            fix = "the main program is another one here: define it in a module of both"
+            fix = (
+                "the main program is another one here: define the cell in a module"
+                " that both import"
+            )
         raise PickleError(
             rule.format(f"it cannot be imported here ({error})", fix)
         ) from error

@@ -89,8 +89,8 @@ def without_derivative(
     if code is not None:
         where = f" ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
     mend = (
-        "a gradient needs cells of what jax.grad takes, or jax.lax.stop_gradient around"
-        " what it does not"
+        "use only operations that jax.grad supports in the cell, or wrap the others in"
+        " jax.lax.stop_gradient"
     )
     if is_of_user(error):
         mend = "this was raised by a rule of differentiation that the cell calls"

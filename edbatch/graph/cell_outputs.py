@@ -89,6 +89,6 @@ def _fix_of_call(function: Callable[..., Any]) -> str:
     if next(iter(inspect.signature(function).parameters), None) != "self":
         return "pass the arguments that its function takes"
     return (
-        "a cell is no method, and no object is passed as 'self': define it outside of"
-        " the class, with what it needs of the object as arguments"
+        "a cell cannot be a method: define it outside the class, and pass the arrays"
+        " that it needs as arguments"
     )

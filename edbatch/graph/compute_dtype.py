@@ -46,8 +46,8 @@ def checked_dtype(dtype: Any) -> np.dtype | None:
     if found is None or found.name not in _DTYPES:
         raise PlanError(
             f"compute_dtype of eb.batch is one of {', '.join(_DTYPES)}, but this is"
-            f" {shown(dtype)}; usually a number or a class of another library; pass"
-            " jnp.bfloat16, or leave it out to compute in the parameters' own dtype"
+            f" {shown(dtype)}; pass jnp.bfloat16, or leave it out to compute in the"
+            " parameters' own dtype"
         )
     return found
 

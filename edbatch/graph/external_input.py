@@ -22,8 +22,8 @@ NUMBERS = frozenset(
 )
 
 _HINTS = {
-    "O": "make an array of numbers of it",
-    "M": "pass numbers, such as the days since a first one",
+    "O": "convert it to an array of numbers",
+    "M": "pass numbers, such as the days since a reference date",
     "m": "pass numbers, such as array / np.timedelta64(1, 's')",
     "V": "pass each of its fields as an array of its own",
     "U": "number the words, or declare the argument with @eb.cell(static=...)",

@@ -102,7 +102,7 @@ class OutputTraces:
         if len(functions) > _MOST_COPIES:
             raise CellError(
                 f"cell {cell.name!r} was made anew {len(functions)} times, each time as"
-                " a type of its own that shares no batch with the others; define the"
+                " a separate type, which is never batched with the others; define the"
                 " cell once, outside the model, and pass what differs as an argument"
             )
 

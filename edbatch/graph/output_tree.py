@@ -69,8 +69,8 @@ class OutputTree:
                 f" different instances: {describe(self.skeleton, avals)} and"
                 f" {describe(other.skeleton, avals)}; return the same pytree for every"
                 " instance; a tuple has the same length in each, so return a list where"
-                " lengths differ; an input or a constant in place of what a cell makes"
-                " has to pass through a cell"
+                " lengths differ; where one instance returns an input or a constant and"
+                " others a cell's output, pass it through a cell"
             ) from None
 
     def renumber(self, kind: Callable[[int], int]) -> "OutputTree":

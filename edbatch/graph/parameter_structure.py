@@ -135,7 +135,7 @@ def difference(found: Any, known: Any) -> str:
             return f"{name} is {shape} there and {other[name]} here"
     if (static := static_difference(found, known)) is not None:
         return f"{static} there and here"
-    return "the keys of a dict, which the model lists, have another order"
+    return "a dict whose keys the model iterates over has another order of keys"
 
 
 def static_difference(found: Any, known: Any) -> str | None:
@@ -163,7 +163,7 @@ def static_difference(found: Any, known: Any) -> str | None:
         if len(parts[0]) != len(parts[1]):  # empty parts have no path
             parts = [[each for each in some if each.num_leaves] for some in parts]
         if own is None or its is None or len(parts[0]) != len(parts[1]):
-            return "a leaf stands where a container does"
+            return "one has a leaf where the other has a container"
         if not all(issubclass(each, _CONTAINERS) for each, _ in (own, its)):
             if own[0] is not its[0]:
                 return f"{own[0].__name__} and {its[0].__name__} stand in one place"

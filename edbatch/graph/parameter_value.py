@@ -53,9 +53,9 @@ def parameters_as_values(
         leaves, treedef = jax.tree.flatten(tree)
     except (TypeError, ValueError) as error:
         raise RecordingError(
-            "what the model returns, asks the value of, or puts into a padded list is"
-            f" no pytree of JAX ({error}); give the keys of a dict one type, and lists"
-            " for iterators"
+            "a model's result, an argument of eb.value or an element of a padded list"
+            f" is not a pytree that JAX can flatten ({error}); use dict keys of one"
+            " type, and lists in place of iterators"
         ) from error
     return jax.tree.unflatten(treedef, map(as_value, leaves))
 

@@ -83,8 +83,8 @@ class Recorder(Calls):
         """
         raise AsksForValueError(
             f"the model asks for a value ({user_line()}), but .record, .graph and .plan"
-            " run no cell, so there is none; call the batched function on instances, of"
-            " which none is a recording, or plan and differentiate the recordings of"
+            " run no cell, so there is none; call the batched function on instances,"
+            " none of them a recording, or plan and differentiate the recordings of"
             " batched.rollout(params, instances)"
         )
 

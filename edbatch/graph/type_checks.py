@@ -21,7 +21,7 @@ def check_stored(types: TypeTable, node_type: NodeType) -> None:
         found = types.trace(node_type)
     except CellError as error:
         raise PickleError(
-            "a recording runs with the cells that it was made with, but here cell"
+            "a recording must run with the cells that it was made with, but here cell"
             f" {node_type.key.cell!r} is another one: {error}; usually its code was"
             " changed since; record again"
         ) from error

@@ -102,7 +102,7 @@ def as_known(leaf: Any) -> np.ndarray:
 def _in_place_of(value: Any) -> str:
     """Suggests what to pass instead of a value that is not an array."""
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
-        return "; make a list of it"
+        return "; convert it to a list"
     return "; leave it out"
 
 

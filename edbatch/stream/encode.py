@@ -81,8 +81,9 @@ def encode(
     if graph.num_types > 1 << _TYPE_BITS or len(slices) > 1 << _RANK_BITS:
         raise PlanError(
             f"a plan may have at most {1 << _TYPE_BITS:,} types of nodes but the model"
-            f" has {graph.num_types:,} by now; give its layers or experts stacked"
-            " parameters that cells index, and lists padded=, so that calls share types"
+            f" has {graph.num_types:,} by now; stack the parameters of layers or"
+            " experts and index them in the cells, and declare lists by padded=, so"
+            " that calls share types"
         )
     chunks = _Chunks(
         layout.order,
