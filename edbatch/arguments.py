@@ -19,7 +19,9 @@ from edbatch.errors import EdbatchError, nearest, shown
 Called = TypeVar("Called", bound=Callable[..., Any])
 
 _LONGEST_PATH = 4096  # characters that operating systems accept
-_TEXT = "usually a text from a file or a command line, or another argument's value"
+_TEXT = (
+    "usually a string from a file or a command line, or the value of another argument"
+)
 
 
 def is_real(value: object) -> bool:
@@ -259,8 +261,8 @@ def list_of(
         " nothing; write [it]"
     )
     raise error(
-        f"{name} must be a list, or anything else to iterate over, of which each"
-        f" element is {one}, but this is {_typed(value)}; {mend}"
+        f"{name} must be a list or another iterable of which each element is {one}, but"
+        f" this is {_typed(value)}; {mend}"
     )
 
 

@@ -114,8 +114,8 @@ def difference(
         raise VerificationError(
             f"{where}: batched and unbatched results differ by {difference:.3g}"
             f" relative to the array's scale, more than {allowed:.3g}{lowest}; if the"
-            " model is ill-conditioned pass a larger tolerance, else please report this"
-            " as a defect of edbatch"
+            " model is ill-conditioned pass a larger tolerance, otherwise please report"
+            " this as a defect of edbatch"
         )
     return difference
 

@@ -107,7 +107,7 @@ def check_archive(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
     except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError) as error:
-        raise UnreadableError(f"it is no archive ({error})") from error
+        raise UnreadableError(f"it is not an archive ({error})") from error
     packed = sum(each.compress_size for each in members)
     size = sum(each.file_size for each in members)
     most = FREE_ARRAY_BYTES + MAX_EXPANSION * packed

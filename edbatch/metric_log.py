@@ -91,9 +91,8 @@ class MetricLog:
         for name in _FIRST:
             if name in metrics:
                 raise MetricLogError(
-                    f"metrics stand beside the columns {' and '.join(_FIRST)}, which"
-                    f" every file has, but one is named {name!r}; name it otherwise,"
-                    f" for example 'train/{name}'"
+                    f"the columns {' and '.join(_FIRST)} are reserved, but a metric is"
+                    f" named {name!r}; choose another name, for example 'train/{name}'"
                 )
         new = [name for name in metrics if name not in self._columns]
         if new:
@@ -187,11 +186,11 @@ def read_metrics(path: str | PathLike[str]) -> tuple[list[str], list[dict[str, s
         columns = [*(reader.fieldnames or ())]
         strange = any(None in (*row, *row.values()) for row in rows)
         if (*columns[:2],) != _FIRST or strange:
-            raise ValueError("its columns are others")
+            raise ValueError("its columns are different")
         for row in rows:
             int(row["step"])
             if not math.isfinite(float(row["seconds"])):
-                raise ValueError(f"{row['seconds']} are no seconds")
+                raise ValueError(f"{row['seconds']} is not a number of seconds")
             for value in row.values():
                 float(value or 0)
     except (OSError, ValueError, csv.Error) as error:

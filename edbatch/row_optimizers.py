@@ -102,11 +102,10 @@ def check_row_optimizer(
     if not verdict.takes_rows or any(_finds_its_step(each) for each in parts):
         raise PlanError(
             "an optimizer is applied to rows of a table if it treats each element by"
-            " itself, but this one gives a row something else than it does with the"
-            " whole table; leave out what divides by norms or sizes of parameters, what"
-            " adds noise, and what finds its own step (optax.lamb, lars,"
-            " adaptive_grad_clip, clip_by_block_rms, add_noise, contrib.prodigy), or"
-            " use the dense gradient"
+            " itself, but this one updates a row differently than with the whole table;"
+            " leave out what divides by norms or sizes of parameters, what adds noise,"
+            " and what finds its own step (optax.lamb, lars, adaptive_grad_clip,"
+            " clip_by_block_rms, add_noise, contrib.prodigy), or use the dense gradient"
         )
 
 

@@ -174,7 +174,7 @@ class StateRegistry:
             )
         if types.compute_dtype != self.options.compute_dtype:
             raise PlanError(
-                f"{what} is of cells that compute in one dtype, but it was made for"
+                f"{what} computes in one dtype only, but it was made for"
                 f" compute_dtype={_name(types.compute_dtype)} and this function has"
                 f" {_name(self.options.compute_dtype)}; make it with this function's"
                 " own .record or .plan"

@@ -120,9 +120,9 @@ def verify(
     """
     if not all(hasattr(batched, name) for name in ("model", "plan", "apply")):
         raise EdbatchError(
-            "what eb.verify checks is what eb.batch, or its .sharded(), returned, but"
-            f" this is {shown(batched)}, of type {type(batched).__name__}; usually the"
-            " model itself; write eb.verify(eb.batch(model), params, instances)"
+            "eb.verify takes a function made by eb.batch or .sharded(), but this is"
+            f" {shown(batched)}, of type {type(batched).__name__}; usually the model"
+            " itself; write eb.verify(eb.batch(model), params, instances)"
         )
     check_flag(EdbatchError, "gradients of eb.verify", gradients)
     check_number(EdbatchError, "seed of eb.verify", seed, 0, whole=True)
@@ -209,8 +209,8 @@ class _GivenValues:
         if given is None or len(given) != len(leaves):
             raise VerificationError(
                 "the model asks for a value that it did not ask for in the batched run,"
-                " though it was given the same values; it depends on something else,"
-                " such as random numbers of its own"
+                " although it got the same values; it depends on something else, such"
+                " as its own random numbers"
             )
         self.check(leaves, given)
         return jax.tree.unflatten(treedef, given)

@@ -144,9 +144,9 @@ def open_cache(folder: Path, max_bytes: int = MAX_BYTES) -> str | None:
     """
     if (problem := _write_problem(folder)) is not None:
         return (
-            "programs are compiled anew in each process, because the folder of compiled"
-            f" programs, {folder}, cannot be written: {problem}; name another by"
-            f" {FOLDER_VARIABLE} or in eb.use_compilation_cache(folder)"
+            "programs are compiled again in each process, because the folder of"
+            f" compiled programs, {folder}, cannot be written: {problem}; name another"
+            f" by {FOLDER_VARIABLE} or in eb.use_compilation_cache(folder)"
         )
     _remove_oldest(folder, max_bytes)
     before = getattr(jax.config, FOLDER_OPTION)
@@ -299,7 +299,7 @@ def _remove_oldest(folder: Path, max_bytes: int) -> None:
 def _write_problem(folder: Path) -> str | None:
     """Returns why a folder cannot be written; None if it can. Creates the folder."""
     if _ADDRESS.match(str(folder)):
-        return "it is an address, and only a folder of this machine is looked after"
+        return "it is a URL, and only local folders are supported"
     if (link := broken_link(folder)) is not None:
         return f"{link} is a link that leads nowhere"
     try:

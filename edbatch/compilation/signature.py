@@ -309,8 +309,8 @@ def difference(new: dict[str, str], known: Sequence[dict[str, str]]) -> str:
     nearest = min((_changes(new, each) for each in known), key=len)
     if not nearest:
         return (
-            "a plan, a device, a static argument or the way in which one is passed is"
-            " another one than before"
+            "a plan, a device, a static argument, or how an argument is passed, has"
+            " changed"
         )
     told = "; ".join(nearest[:_SHOWN])
     more = len(nearest) - _SHOWN
@@ -319,12 +319,12 @@ def difference(new: dict[str, str], known: Sequence[dict[str, str]]) -> str:
 
 def _changes(new: dict[str, str], old: dict[str, str]) -> list[str]:
     changed = [
-        f"{where} is {text} and was {old[where]}"
+        f"{where} changed from {old[where]} to {text}"
         for where, text in new.items()
         if where in old and old[where] != text
     ]
     changed += [f"{where} is new" for where in new if where not in old]
-    changed += [f"{where} is no more" for where in old if where not in new]
+    changed += [f"{where} was removed" for where in old if where not in new]
     return changed
 
 

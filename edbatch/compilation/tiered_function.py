@@ -517,9 +517,9 @@ class TieredFunction:
         except Exception as error:
             log.warning(
                 "compiling the fine program of %s in the background failed, so calls"
-                " go on with the coarse one, with the same results: %s: %s; usually a"
-                " variable that the function reads has another value since its first"
-                " call: let it be an argument",
+                " keep using the coarse one, which gives the same results: %s: %s;"
+                " usually a variable that the function reads has changed since its"
+                " first call: pass it as an argument",
                 self._name,
                 type(error).__name__,
                 shown(str(error), 400),

@@ -73,7 +73,9 @@ class NnxFunction:
         if missing := sorted(map(_name, self._paths - found)):
             raise self._wrong_params(f"a state without {missing[0]}")
         if odd := sorted(map(_name, found - self._paths)):
-            raise self._wrong_params(f"a state with {odd[0]}, which this one has not")
+            raise self._wrong_params(
+                f"a state with {odd[0]}, which this module does not have"
+            )
         return nnx.merge(self._graph, self._rng_state, own, copy=True)
 
     def _wrong_params(self, found: str) -> CellError:

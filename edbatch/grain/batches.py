@@ -184,8 +184,8 @@ class RecordBatch:
             if each is not None and not callable(each):
                 raise LoaderError(
                     f"{name} of RecordBatch is a function but this is {shown(each)}, of"
-                    f" type {type(each).__name__}; usually what it returned; pass the"
-                    " function itself"
+                    f" type {type(each).__name__}; usually the function's result; pass"
+                    " the function itself"
                 )
         self._model = batched.model
         self._params = batched.types.params_spec
@@ -387,7 +387,7 @@ class PlanBatch:
 def _check_function(name: str, batched: Any) -> None:
     if not all(hasattr(batched, each) for each in ("types", "plan", "takes_merged")):
         raise LoaderError(
-            f"the function of {name} is what eb.batch, or its .sharded(), returned, but"
-            f" this is {shown(batched)}, of type {type(batched).__name__}; usually the"
-            f" model itself; write eb.grain.{name}(eb.batch(model), ...)"
+            f"{name} takes a function made by eb.batch or .sharded(), but this is"
+            f" {shown(batched)}, of type {type(batched).__name__}; usually the model"
+            f" itself; write eb.grain.{name}(eb.batch(model), ...)"
         )

@@ -98,9 +98,8 @@ class CallAnalysis:
             except TypeError:
                 raise CellError(
                     f"cell {self.cell.name!r} received {type(value).__name__} as an"
-                    f" argument ({user_line()}), a function that has no hash, by which"
-                    " functions are told apart; give its class one, for a dataclass"
-                    " @dataclass(frozen=True)"
+                    f" argument ({user_line()}), a callable that is not hashable; make"
+                    " its class hashable, a dataclass by @dataclass(frozen=True)"
                 ) from None
             return _Leaf(("static", value))
         if value is NODE_KEY:
@@ -144,10 +143,10 @@ class CallAnalysis:
             )
         if isinstance(value, jax.Array) and is_key(value.dtype):
             raise CellError(
-                f"cell {self.cell.name!r} received a key at {user_line()}, but keys are"
-                " no inputs of cells: an argument named 'rng' is given one; name it so,"
-                " leave it out of the call and pass rng=key where the minibatch runs,"
-                " or pass jax.random.key_data(key)"
+                f"cell {self.cell.name!r} received a key at {user_line()}, but a key"
+                " cannot be an input of a cell: name the argument 'rng', leave it out"
+                " of the call, and pass rng=key where the minibatch runs, or pass"
+                " jax.random.key_data(key)"
             )
         try:
             return as_input(value)

@@ -88,9 +88,9 @@ class Cell(CellCall, Generic[P, R]):
             hash(function)
         except TypeError:
             raise CellError(
-                f"eb.cell received {type(function).__name__}, a function that has no"
-                " hash, by which functions are told apart; give its class one, for a"
-                " dataclass @dataclass(frozen=True)"
+                f"eb.cell received {type(function).__name__}, a callable that is not"
+                " hashable; make its class hashable, a dataclass by"
+                " @dataclass(frozen=True)"
             ) from None
         if name is not None:
             check_type(CellError, "the name of a cell", name, str, "text")

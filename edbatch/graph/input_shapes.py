@@ -42,11 +42,11 @@ def _warn(cell: Cell, known: ManyValues) -> None:
     arrays = sorted({each for shapes in known.values for each in shapes if each})
     shown = ", ".join(str([*each]) for each in arrays[:_SHOWN])
     warnings.warn(
-        "each shape of the arrays that a cell is called with makes a type of its own,"
-        " which is compiled by itself and shares no batch with the others, and cell"
-        f" {cell.name!r} was called with arrays of {len(known.values)} different shapes"
-        f" ({shown}, ...; {user_line()}); pad them to few shapes, with a mask or a"
-        " length beside them, or pass their elements as a list that is declared as"
+        "each shape of the arrays that a cell is called with makes a separate node"
+        " type, which is compiled separately and never batched with the others, and"
+        f" cell {cell.name!r} was called with arrays of {len(known.values)} different"
+        f" shapes ({shown}, ...; {user_line()}); pad them to a few shapes, together"
+        " with a mask or a length, or pass their elements as a list that is declared as"
         " padded",
         ManyTypesWarning,
         stacklevel=2,

@@ -86,8 +86,8 @@ def _warn(cell: Cell, name: str, lengths: Iterable[int]) -> None:
             " in @eb.cell(padded=('items',)), and the function one for its mask"
         )
     warnings.warn(
-        f"each length of a list that a cell is called with makes a type of its own,"
-        f" which is compiled by itself and shares no batch with the others, and cell"
+        "each length of a list that a cell is called with makes a separate node type,"
+        " which is compiled separately and never batched with the others, and cell"
         f" {cell.name!r} was called with {name!r} of {shown} elements ({user_line()});"
         f" {fix}",
         ManyTypesWarning,

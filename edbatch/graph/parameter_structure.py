@@ -166,7 +166,9 @@ def static_difference(found: Any, known: Any) -> str | None:
             return "one has a leaf where the other has a container"
         if not all(issubclass(each, _CONTAINERS) for each, _ in (own, its)):
             if own[0] is not its[0]:
-                return f"{own[0].__name__} and {its[0].__name__} stand in one place"
+                return (
+                    f"one has {own[0].__name__} where the other has {its[0].__name__}"
+                )
             if own[1] != its[1] or _own_marks(one) != _own_marks(other):
                 return (
                     f"{own[0].__name__} differs in what is no array (its mode, after"

@@ -108,11 +108,12 @@ def _definition(value: Any) -> Any:
 def _warn(cell: Cell, name: str, value: Any) -> None:
     named = value if isinstance(value, FunctionType) else type(value)
     warnings.warn(
-        "each object that a cell receives as a static argument makes a type of its own,"
-        f" which is compiled by itself and shares no batch with the others, and cell"
-        f" {cell.name!r} received {MANY} different objects {named.__qualname__} as"
-        f" {name!r} ({user_line()}), as from a model that makes one in each call; make"
-        " such objects once, outside the model, and pass what differs as an argument",
+        "each object that a cell receives as a static argument makes a separate node"
+        " type, which is compiled separately and never batched with the others, and"
+        f" cell {cell.name!r} received {MANY} different objects {named.__qualname__} as"
+        f" {name!r} ({user_line()}), probably because the model makes one in each call;"
+        " make such objects once, outside the model, and pass the values that differ as"
+        " arguments",
         ManyTypesWarning,
         stacklevel=2,
     )
@@ -121,11 +122,11 @@ def _warn(cell: Cell, name: str, value: Any) -> None:
 def _warn_of_numbers(cell: Cell, name: str, values: Collection[Any]) -> None:
     shown = ", ".join(map(str, sorted(values)[:4]))
     warnings.warn(
-        "each value of a static argument makes a type of its own, which is compiled by"
-        f" itself and shares no batch with the others, and cell {cell.name!r} received"
-        f" {len(values)} different numbers as {name!r} ({shown}, ...; {user_line()});"
-        " leave a number that the cell computes with out of static=, and it is an input"
-        " like any other; let sizes be of few values, and pad to them",
+        "each value of a static argument makes a separate node type, which is compiled"
+        f" separately and never batched with the others, and cell {cell.name!r}"
+        f" received {len(values)} different numbers as {name!r} ({shown}, ...;"
+        f" {user_line()}); leave numbers that the cell computes with out of static=, so"
+        " that they are ordinary inputs; round sizes to a few values, and pad to them",
         ManyTypesWarning,
         stacklevel=2,
     )

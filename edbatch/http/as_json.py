@@ -40,5 +40,5 @@ def as_json(value: Any) -> Any:
         return {each.name: as_json(getattr(value, each.name)) for each in fields(value)}
     raise ServiceError(
         f"the model's answer holds {shown(value)}, of type {type(value).__name__},"
-        " which has no form in JSON; give the service a function encode(answer)"
+        " which cannot be written as JSON; give the service a function encode(answer)"
     )

@@ -99,7 +99,7 @@ def connection_class(most: int) -> type[Any]:
             error = sys.exception()
             # Without the received bytes, which follow the colon.
             reason, _, _ = str(error or msg).partition(":")
-            say("no HTTP request", logging.WARNING, client=client, reason=reason)
+            say("not an HTTP request", logging.WARNING, client=client, reason=reason)
             if isinstance(error, _TooManyPieces):
                 self._refuse_pieces(str(error))
             else:

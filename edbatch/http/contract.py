@@ -110,7 +110,7 @@ class Contract:
             raise
         except (TypeError, ValueError) as error:
             raise ServiceError(
-                f"the model's answer is no JSON ({first_line(error)}); let encode of"
+                f"the model's answer is not JSON ({first_line(error)}); let encode of"
                 " the service write dicts, lists, numbers and text"
             ) from error
         return text.encode()
@@ -206,8 +206,7 @@ def _schema(
 
 def _no_type(field: str, error: PydanticUserError) -> ServiceError:
     return ServiceError(
-        f"{field} of the service is no type that Pydantic makes a schema of:"
-        f" {first_line(error)}"
+        f"Pydantic cannot make a schema of {field} of the service: {first_line(error)}"
     )
 
 
@@ -218,8 +217,8 @@ def _refusal(error: ValidationError) -> Refusal:
         return Refusal(
             422,
             "schema_mismatch",
-            f"the body does not fit the schema in {count:,} places, too many to tell"
-            " the first; GET /schema says what fits",
+            f"the body violates the schema in {count:,} places, too many to list; GET"
+            " /schema returns the schema",
         )
     first, *others = error.errors(
         include_url=False, include_input=False, include_context=False

@@ -90,8 +90,8 @@ class LogThread(logging.Handler):
             if dropped:
                 lines.append(
                     self._told(
-                        f"{dropped} lines were dropped, as nobody read those before"
-                        " them"
+                        f"{dropped} lines were dropped, because nothing read the log"
+                        " fast enough"
                     )
                 )
             with contextlib.suppress(OSError, ValueError):  # the stream is closed

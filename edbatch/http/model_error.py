@@ -35,7 +35,7 @@ class InputError(Exception):
         self._tell(told, f"{told} ({place})" if place else told)
 
     def _tell(self, told: str, described: str) -> None:
-        super().__init__(f"the model does not take this input: {told}")
+        super().__init__(f"the model rejected this input: {told}")
         self._told, self.described = told, described
 
     def __reduce__(self) -> tuple[Any, ...]:

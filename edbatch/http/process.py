@@ -171,7 +171,7 @@ class Process:
             loop.default_exception_handler(context)
         elif loop.time() > self._full_until:
             self._full_until = loop.time() + _FULL_S
-            say("no file is left for more connections", logging.WARNING)
+            say("no file descriptor is left for more connections", logging.WARNING)
 
     def _on_signal(self, number: int) -> None:
         if number == signal.SIGHUP and self._signals:

@@ -73,15 +73,15 @@ def refusal_of(error: Exception) -> Refusal:
             return retry_later(
                 429,
                 "too_many_requests",
-                "as many requests wait already as may wait; send it again later",
+                "the server's queue is full; send the request again later",
             )
         case ServerClosedError():
             return shutting_down()
     return Refusal(
         500,
         "internal_error",
-        "the server failed to answer this request, which may not be its fault; the"
-        " server's log says more, under the request's id",
+        "the server failed to answer this request, possibly through no fault of the"
+        " request; see the server's log, under the request's id",
     )
 
 

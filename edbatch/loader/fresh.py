@@ -66,8 +66,9 @@ def read_instance(instances: Any, number: int) -> Any:
     instance = instances[number]
     if instance is None and not isinstance(instances, list | tuple):
         raise LoaderError(
-            f"instance {number} of the data set is None; usually a filter left it out,"
-            " whose places Grain's MapDataset keeps; pass a list of what is left"
+            f"instance {number} of the data set is None; usually a filter removed it:"
+            " Grain's MapDataset keeps None in its place; pass a list of the remaining"
+            " instances"
         )
     return instance
 

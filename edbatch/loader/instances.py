@@ -49,7 +49,7 @@ def data_set(instances: Any) -> Any:
                 f"a data set has {_MOST:,} instances at most but this one,"
                 f" {shown(instances)}, says that it has {len(instances):,}; usually it"
                 " repeats without end, as by .repeat() of Grain; leave that out, since"
-                " a loader begins anew in each epoch"
+                " a loader starts from the beginning in each epoch"
             )
         return instances
     return list_of(LoaderError, "the data of a loader", instances)
@@ -288,7 +288,7 @@ def check_transform(transform: Any) -> None:
         raise LoaderError(
             "transform of a loader is a function of an instance and a random generator,"
             f" but this is {shown(transform)}, of type {type(transform).__name__};"
-            " usually what the function returned; pass the function itself"
+            " usually the function's result; pass the function itself"
         )
 
 

@@ -368,9 +368,9 @@ class Loader:
     def _check_loop(self, loop: object) -> None:
         if self._loop is not loop:
             raise LoaderError(
-                "one loop at a time runs over a loader, but another one began, the"
-                " state was restored, or the loader was closed, before this one ended;"
-                " make a loader for each loop, all of the same recordings"
+                "only one loop at a time can run over a loader, but another one began,"
+                " the state was restored, or the loader was closed, before this one"
+                " ended; make a loader for each loop, all of the same recordings"
                 " (batched.record_all)"
             )
 
@@ -378,10 +378,9 @@ class Loader:
 def _check_function(batched: BatchedFunction) -> None:
     if not all(hasattr(batched, name) for name in ("record_all", "plan", "apply")):
         raise LoaderError(
-            "the function of a loader is what eb.batch, or its .sharded(),"
-            f" returned, but this is {shown(batched)}, of type"
-            f" {type(batched).__name__}; usually the model itself; write"
-            " eb.Loader(eb.batch(model), instances, batch_size)"
+            "a loader takes a function made by eb.batch or .sharded(), but this is"
+            f" {shown(batched)}, of type {type(batched).__name__}; usually the model"
+            " itself; write eb.Loader(eb.batch(model), instances, batch_size)"
         )
 
 

@@ -295,10 +295,9 @@ def _ended(worker: _Worker, numbers: list[int]) -> LoaderError:
         )
     if not worker.started:
         return LoaderError(
-            f"a worker process of a loader {how} before it had recorded"
-            " anything, and has said on stderr why; usually the script starts workers"
-            " whenever it is imported; put what it does below"
-            ' if __name__ == "__main__":'
+            f"a worker process of a loader {how} before it had recorded anything; see"
+            " stderr for the reason; usually the script starts workers whenever it is"
+            ' imported; put its code below if __name__ == "__main__":'
         )
     return LoaderError(
         f"a worker process of a loader records until the loader is closed, but one"

@@ -103,9 +103,9 @@ def _other_run(name: str, other: object, own: object) -> LoaderError:
     else:
         difference = f"its {name} is {shown(other)} and this loader's is {own!r}"
     return LoaderError(
-        f"a state goes on in a loader of the same data and settings, but {difference};"
-        " usually a checkpoint of another run; make the loader as it was made then, or"
-        " leave the state out to begin anew"
+        "a state can only be restored into a loader of the same data and settings, but"
+        f" {difference}; usually a checkpoint of another run; make the loader as it was"
+        " made then, or leave the state out to start from the beginning"
     )
 
 

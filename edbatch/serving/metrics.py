@@ -34,7 +34,7 @@ _COUNTERS = {
 }
 _GAUGES = {
     "waiting": ("edbatch_requests_waiting", "Requests that have not begun to run."),
-    "in_flight": ("edbatch_requests_in_flight", "Requests that run."),
+    "in_flight": ("edbatch_requests_in_flight", "Running requests."),
     "held": (
         "edbatch_requests_held",
         "Requests that wait for a program that knows their types or has room.",
@@ -47,7 +47,7 @@ _HISTOGRAMS = {
     ),
     "first_value_histogram": (
         "edbatch_request_first_value_seconds",
-        "Time from the submission of a request to the first value it looked at.",
+        "Time from the submission of a request to the first value it asked for.",
     ),
 }
 

@@ -109,13 +109,13 @@ class Queue:
         """Returns the error for `count` requests that do not fit."""
         if count == 1:
             return ServerFullError(
-                f"{self._most} requests wait already, as many as may wait; try again"
+                f"the queue is full: {self._most} requests are waiting; try again"
                 " later, or raise max_waiting of eb.Server"
             )
         mend = "try again later" if count <= self._most else "submit fewer at once"
         return ServerFullError(
-            f"{count} requests came at once where {len(self._waiting)} wait already,"
-            f" and {self._most} may wait, so none of them was taken; {mend}, or raise"
+            f"{count} requests do not fit into the queue, where {len(self._waiting)} of"
+            f" at most {self._most} are waiting, so none was accepted; {mend}, or raise"
             " max_waiting of eb.Server"
         )
 
@@ -177,9 +177,9 @@ class Queue:
         self.changed = threading.Condition()  # the parent's may be locked
         self.closed = True
         self._why_closed = (
-            "its thread runs in the process that this one is a fork of; start processes"
-            " by multiprocessing's 'spawn', since JAX does not survive forks, either,"
-            " and make a server in each"
+            "this process was forked, and the server's thread runs only in its parent;"
+            " start processes by multiprocessing's 'spawn', since JAX does not survive"
+            " forks either, and make a server in each"
         )
 
     def check_open(self) -> None:

@@ -130,8 +130,8 @@ def _harmless(error: BaseException) -> ServerError:
     except BaseException:  # its `__repr__` may also raise any exception
         text = ""
     found = ServerError(
-        f"the request raised {type(error).__name__}{text}, which is no"
-        " Exception but ends a program or a task; it ended this request alone; raise an"
+        f"the request raised {type(error).__name__}{text}, which is not an Exception"
+        " and would end a program or a task; only this request was ended; raise an"
         " Exception in the model, and call sys.exit outside"
     )
     found.__cause__ = error

@@ -122,8 +122,8 @@ class Server:
     ) -> None:
         if not isinstance(batched, Batched):
             raise EdbatchError(
-                "eb.Server takes the batched function of one device, as eb.batch"
-                f" returns it, but received {shown(batched)}, of type"
+                "eb.Server takes a batched function for one device, as returned by"
+                f" eb.batch, but received {shown(batched)}, of type"
                 f" {type(batched).__name__}"
             )
         for name, value in (

@@ -121,8 +121,8 @@ class Folder:
         if not self._warned:
             self._warned = True
             warnings.warn(
-                f"lowered programs are made again, because {problem};"
-                " `edbatch cache --clear` removes all",
+                f"programs are lowered again, because {problem}; `edbatch cache"
+                " --clear` removes all",
                 stacklevel=2,
             )
 

@@ -154,16 +154,17 @@ class InstanceRun(Recorder):
             changed = ", ".join(changed_settings(self._settings, now))
             raise RecordingError(
                 f"eb.value was called ({user_line()}) where {changed} differs from what"
-                " it was when the instance was resumed: a setting of JAX is one of the"
-                " thread, so while the instance waits it would hold for others; leave"
-                " the context manager before eb.value, or set it around the call of"
-                " the batched function"
+                " it was when the instance was resumed: JAX settings are per thread, so"
+                " while this instance waits they would apply to other instances; leave"
+                " the context manager before eb.value, or set it around the call of the"
+                " batched function"
             )
         if _event_loop() is not self._event_loop:
             raise RecordingError(
                 f"eb.value was called ({user_line()}) in an event loop of asyncio that"
-                " the model runs: a thread has one at a time, so while the instance"
-                " waits it would be that of others; ask before or after asyncio.run"
+                " the model runs: a thread has one event loop at a time, so while this"
+                " instance waits, others would run in it; call eb.value before or after"
+                " asyncio.run"
             )
         answers: list[np.ndarray] = stack.suspend(handles)
         return answers

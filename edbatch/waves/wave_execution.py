@@ -418,9 +418,9 @@ class WaveExecution:
         if unready >= 0:
             name = self._state.types.types[pending.nodes.node_type[unready]].key.cell
             raise PolicyError(
-                f"the schedule of a wave runs a call of cell {name!r} before what it"
-                " reads; a policy may run nodes whose operands have run, in this wave"
-                " or before"
+                f"the schedule of a wave runs a call of cell {name!r} before its"
+                " operands; a policy may run nodes whose operands have run, in this"
+                " wave or before"
             )
         return integers, None if unready == NO_ROOM else WaveSize(*size)
 
