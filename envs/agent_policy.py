@@ -184,17 +184,17 @@ def _check_agent(agent: object, num_types: int) -> None:
         signature.bind(None, action_masks=None, deterministic=True)
     except TypeError:
         raise PolicyError(
-            f"an agent is asked by {wanted} but that of {type(agent).__name__} is"
-            f" predict{signature}, which agents without masks have; train one with"
-            " masks, or pass an object with such a method"
+            f"an agent must have {wanted} but that of {type(agent).__name__} is"
+            f" predict{signature}, as in agents without masks; train one with masks, or"
+            " pass an object with such a method"
         ) from None
     # Agents of stable-baselines3 have an observation space; others may not.
     taken = getattr(getattr(agent, "observation_space", None), "shape", None)
     shown = observation_space(num_types).shape
     if taken not in (None, shown):
         raise PolicyError(
-            f"an agent is shown observations of shape {shown} for {num_types} types but"
-            f" this agent takes {taken}, as after training with other types or behind a"
-            " wrapper; pass the type_keys of its environment, or an object whose"
-            " predict wraps observations in the same way"
+            f"observations have shape {shown} for {num_types} types but this agent"
+            f" takes {taken}, as after training with other types or behind a wrapper;"
+            " pass the type_keys of its environment, or an object whose predict wraps"
+            " observations in the same way"
         )

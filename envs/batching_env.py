@@ -272,6 +272,6 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
             f"an environment is made for one tuple of types, {len(self.type_keys)} here"
             f" ({ours}), but this graph has {graph.num_types} ({theirs}); make another"
             " environment for it, with its type_keys, or have all graphs share their"
-            " types: of your own model record all instances first, and then call"
-            " batched.graph(recordings); of sample_dag_structure give arities="
+            " types: for your own model, record all instances first, and then call"
+            " batched.graph(recordings); for sample_dag_structure, pass arities="
         )

@@ -162,8 +162,8 @@ class ServingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         """
         if options:
             raise PlanError(
-                f"reset of this environment takes no options but there are"
-                f" {shown(options)}; make another environment in place of that"
+                "reset of this environment takes no options but there are"
+                f" {shown(options)}; make another environment instead"
             )
         super().reset(seed=seed)
         count = self.num_requests

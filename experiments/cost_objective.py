@@ -52,7 +52,9 @@ class Arguments:
     rounds: int = option(7, "How often everything is timed.")
     width: int = option(8, "How many states the searches keep.")
     train: int = option(
-        0, "Compare policies that are trained on so many minibatches, half to judge by."
+        0,
+        "Compare policies trained on this many minibatches, half of them for"
+        " validation.",
     )
     seed: int = option(0, "Seed of inputs and parameters.")
 

@@ -31,21 +31,24 @@ class Arguments:
         "tree-lstm,lstm-nmt,transition-parser", "Workloads to serve."
     )
     hidden: int = option(128, "Length of the models' states.")
-    data: Path = option(Path("shared/data"), "Folder of public data; else sampled.")
+    data: Path = option(
+        Path("shared/data"),
+        "Folder of public data; instances are sampled without it.",
+    )
     out: Path = option(Path("faults"), "Folder for results.")
-    minutes: float = option(10.0, "How long, for each workload.")
+    minutes: float = option(10.0, "Minutes for each workload.")
     budget_min: float = option(
         0.0, "Minutes for all, warm-up included, shared out evenly; 0 for no bound."
     )
-    load_percent: float = option(80.0, "Of the measured capacity.")
-    fault_percent: float = option(1.0, "Of each fault.")
+    load_percent: float = option(80.0, "Load, in percent of the measured capacity.")
+    fault_percent: float = option(1.0, "Requests with each fault, in percent.")
     swap_s: float = option(10.0, "Seconds between two swaps of the parameters.")
     deadline_ms: float = option(1.0, "Of requests that have a deadline.")
     instances: int = option(256, "Different requests.")
     max_in_flight: int = option(256, "Requests that the server runs at once.")
     max_nodes: int = option(1000, "Calls of cells that a request may make at once.")
     capacity_s: float = option(10.0, "Seconds in which capacity is measured.")
-    growth_percent: float = option(5.0, "By how much memory may grow.")
+    growth_percent: float = option(5.0, "Allowed growth of memory, in percent.")
     traced: bool = option(False, "Whether Python's memory is traced, which is slow.")
     seed: int = option(0, "Seed of everything.")
 

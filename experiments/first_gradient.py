@@ -48,7 +48,9 @@ class Arguments:
     batch_size: int = option(64, "Instances per minibatch.")
     rounds: int = option(20, "How often a step is timed.")
     cache: str = option("", "Folder for compiled programs; none without it.")
-    warm_up_host: bool = option(True, "Plan other instances before.")
+    warm_up_host: bool = option(
+        True, "Plan other instances first, which compiles Numba's kernels."
+    )
     eager: bool = option(False, "By jax.grad alone, outside of a compiled function.")
     inside: bool = option(False, "Measure in this process.")
 

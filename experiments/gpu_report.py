@@ -148,7 +148,7 @@ def describe(path: str) -> dict[str, Any]:
 def run_tests(path: str, seconds: float) -> dict[str, Any]:
     """Runs the tests marked gpu."""
     if importlib.util.find_spec("pytest") is None:
-        return {"passed": None, "output": "pytest is not there, so no test was run"}
+        return {"passed": None, "output": "pytest is not installed, so no test was run"}
     words = ["-P", "-m", "pytest", "tests/executor/test_gpu.py", "-m", "gpu", "-q"]
     words += ["-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib"]
     status, out, err = python(words, path, seconds)
@@ -160,7 +160,7 @@ def run_tests(path: str, seconds: float) -> dict[str, Any]:
 def bench(task: Task, arguments: Arguments, path: str, seconds: float) -> Run:
     """Runs one benchmark within a time limit, in seconds."""
     if seconds < 5:
-        return Run(task, 0.0, None, "the time was over before it began")
+        return Run(task, 0.0, None, "no time was left to start it")
     code = "from edbatch.cli.main import main; main()"
     if task.on_cpu:
         code = f"{_TWO_CORES}; {code}"

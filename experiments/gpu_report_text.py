@@ -87,8 +87,8 @@ def markdown(report: dict[str, Any], runs: list[Run]) -> str:
     ]
     if what["platform"] == "cpu":
         lines += [
-            "This machine has no GPU that JAX sees: these are times of a CPU, which"
-            " the goals are not about.",
+            "This machine has no GPU that JAX sees: these are times of a CPU, while the"
+            " goals are for GPUs.",
             "",
         ]
     else:
@@ -98,10 +98,10 @@ def markdown(report: dict[str, Any], runs: list[Run]) -> str:
     lines += [line for run in runs for line in _rows(run)]
     lines += [
         "",
-        'Milliseconds are medians. "To exact" is the median ratio to a program for'
-        " this one minibatch, which cannot run another. Peak is the fastest product"
-        " of matrices that was measured beside it. The error is the largest difference"
-        " from the model run on each instance.",
+        'Milliseconds are medians. "To exact" is the median ratio to a program for this'
+        " one minibatch, which cannot run another. Peak is the fastest matrix product"
+        " measured in the same run. The error is the largest difference from the model"
+        " run on each instance.",
         "",
         "## Not measured",
         "",

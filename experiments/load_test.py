@@ -54,7 +54,10 @@ class Arguments:
         "tree-lstm,lstm-nmt,transition-parser", "Workloads to serve."
     )
     hidden: str = option("128,256", "Lengths of the models' states.")
-    data: Path = option(Path("shared/data"), "Folder of public data; else sampled.")
+    data: Path = option(
+        Path("shared/data"),
+        "Folder of public data; instances are sampled without it.",
+    )
     out: Path = option(Path("load"), "Folder for results.")
     windows: str = option("2,5,10", "Lengths of windows, in milliseconds.")
     window_requests: int = option(64, "Requests that fit into a window.")

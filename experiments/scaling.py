@@ -55,8 +55,8 @@ class Arguments:
     repeats: int = option(3, "How many processes each number of devices gets.")
     measure: str = option(
         "gradient",
-        "Or forward; rows, the gradient of the words' table by rows; training; or"
-        " inference.",
+        "forward; gradient; rows, the gradient with the words' table as rows; training;"
+        " or inference.",
     )
     seed: int = option(0, "Seed of inputs and parameters.")
     here: bool = option(False, "Measure in this process and print JSON.")

@@ -58,7 +58,7 @@ class Arguments:
     )
     minibatches: int = option(10, "Held-out minibatches to compare on.")
     rollout: int = option(1024, "Batches that the agent runs between two updates.")
-    gamma: float = option(0.95, "How much a batch counts more than the one after it.")
+    gamma: float = option(0.95, "Discount factor.")
     seed: int = option(0, "Seed of the graphs and of the agent.")
     out: str = option("", "Folder for the agent's metrics, progress.csv; '' for none.")
 

@@ -61,7 +61,7 @@ class Arguments(TrainingArguments):
     learning_rate: float = option(0.003, "Size of the steps of Adam.")
     hidden: int = option(128, "Length of states and word vectors.")
     min_count: int = option(2, "Rarer words share one vector, that of unknown words.")
-    weight_decay: float = option(1e-4, "What Adam takes off all parameters, relative.")
+    weight_decay: float = option(1e-4, "Weight decay of AdamW.")
 
 
 @eb.cell

@@ -37,7 +37,7 @@ class Arguments:
         ("10000", "100000", "1000000"), "Nodes of the minibatches, about."
     )
     hidden: int = option(64, "Length of the model's states.")
-    remat: bool = option(False, "Compute what products gave a second time.")
+    remat: bool = option(False, "Recompute products in the backward pass (remat).")
     seed: int = option(0, "Seed of inputs and parameters.")
     alone: bool = option(False, "Measure in this process; for one size.")
 

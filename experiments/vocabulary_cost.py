@@ -116,7 +116,7 @@ def report(arguments: Arguments, times: np.ndarray) -> list[str]:
                 (arguments.large, large, large_table),
             )
         ),
-        f"beside the table's own gradient, a step takes {growth:+.0f} % with the"
+        f"apart from the table's own gradient, a step takes {growth:+.0f} % with the"
         " large one",
     ]
 

@@ -45,7 +45,7 @@ def check_nodes(node: np.ndarray) -> None:
         assert links == [NONE] * 3, f"the root, row {root}, has no neighbours"
     while stack:
         v = stack.pop()
-        assert v not in seen, f"row {v} hangs in one place"
+        assert v not in seen, f"row {v} has one parent"
         seen.add(v)
         assert rows[v][MARK] == 0, f"row {v} has no mark between reductions"
         kind = rows[v][KIND]

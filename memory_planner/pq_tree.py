@@ -53,8 +53,8 @@ class PQTree:
         num_leaves = operator.index(num_leaves)
         if num_leaves < 0:
             raise PlanError(
-                f"a PQ-tree has 0 leaves or more but is to have {num_leaves}; give the"
-                " number of things to order"
+                f"num_leaves of a PQ-tree must be 0 or more but is {num_leaves}; give"
+                " the number of things to order"
             )
         self._arrays = new_tree(num_leaves)
 
@@ -103,14 +103,13 @@ class PQTree:
         place, is_leaf = _first_wrong(self._arrays, leaves)
         if place >= 0 and is_leaf:
             raise PlanError(
-                f"a subset has each of its leaves once but this one has {leaves[place]}"
+                f"a subset must not repeat a leaf, but this one has {leaves[place]}"
                 " twice; give a set"
             )
         if place >= 0:
             raise PlanError(
-                f"a subset has leaves of its tree, 0 or more and below"
-                f" {self.num_leaves}, but this one has {leaves[place]}; leaves are"
-                " numbered from 0"
+                f"leaves of a subset must be 0 or more and below {self.num_leaves}, but"
+                f" this one has {leaves[place]}; leaves are numbered from 0"
             )
         return bool(reduce(self._arrays, leaves, len(leaves)))
 

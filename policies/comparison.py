@@ -106,7 +106,7 @@ def compare(
     for each in policies:
         if isinstance(each, type) or not callable(getattr(each, "schedule", None)):
             raise PolicyError(
-                f"a comparison is one of policies, but this is {shown(each)}, of type"
+                f"compare takes policies, but this is {shown(each)}, of type"
                 f" {type(each).__name__}; write edbatch.policies.Greedy() for the"
                 " heuristic, or edbatch.policies.load_policy(path)"
             )

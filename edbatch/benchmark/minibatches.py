@@ -135,7 +135,7 @@ def choose_policy(
         policy = eb.get_policy(config.policy)
         return policy, f"{policy.name}, as asked for by --policy {config.policy}"
     if not config.trains:
-        return Greedy(), "none, as no row is of it"
+        return Greedy(), "none, because no row uses it"
     batched = eb.batch(model.function, "greedy", params=model.params)
     graphs = [batched.graph(each).structure for each in training]
     judged = len(graphs) // 3

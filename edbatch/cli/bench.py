@@ -361,8 +361,8 @@ def _print_programs(result: "BenchmarkResult") -> None:
                 ]
                 for system, each in counted
             ],
-            "Compiled programs: loops, and in each on average so many HLO operations"
-            " (a fusion is one), matrix products, gathers, reads and writes of slices",
+            "Compiled programs: loops, and the mean number in each of HLO operations (a"
+            " fusion is one), matrix products, gathers, reads and writes of slices",
         )
 
 

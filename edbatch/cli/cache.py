@@ -18,7 +18,9 @@ def cache(
     info: Annotated[
         bool,
         typer.Option(
-            "--info", metavar="", help="Say where they are and what they take: default."
+            "--info",
+            metavar="",
+            help="Show where they are and how large they are: default.",
         ),
     ] = False,
     json: options.Json = False,
@@ -70,10 +72,10 @@ def _problem(folder: Path) -> str | None:
     from edbatch.compilation.cache import broken_link
 
     if (link := broken_link(folder)) is not None:
-        return f"because {link} is a link that leads nowhere; mend the link, or set"
+        return f"because {link} is a broken link; fix the link, or set"
     there = next(each for each in (folder, *folder.parents) if os.path.exists(each))
     if os.path.isdir(there) and os.access(there, os.W_OK):
         return None
     if there == folder:
-        return "which is no folder that can be written; set"
-    return f"which cannot be made, since {there} is no folder that can be written; set"
+        return "which is not a writable folder; set"
+    return f"which cannot be made, because {there} is not a writable folder; set"

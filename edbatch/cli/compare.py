@@ -40,7 +40,7 @@ def compare(
             help=(
                 "The policy to compare, the 'learned' rows: a file of train-policy, or"
                 " zoo:NAME for the ready-made policy of a workload. A heuristic is"
-                " taken, too, and stands in these rows."
+                " accepted, too, and shown in these rows."
             ),
         ),
     ],
@@ -70,8 +70,8 @@ def compare(
             "--held-out",
             metavar="",
             help=(
-                "Draw only from the fifth of the data that train-policy with the same"
-                " data and seed made no use of."
+                "Draw only from the fifth of the data that train-policy did not use"
+                " with the same data and seed."
             ),
         ),
     ] = False,

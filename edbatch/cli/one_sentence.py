@@ -157,8 +157,8 @@ def _exit(run: Callable[[], Any]) -> NoReturn:
         text = text[max(0, text.find(_OUT_OF_MEMORY)) :][:_SHOWN]
         told = f" ({text})" if text else ""
         say(
-            f"Error: this takes more memory than there is{told}; ask for less, such as"
-            " a smaller --hidden, --batch-size or number of instances"
+            f"Error: out of memory{told}; use a smaller --hidden, --batch-size or"
+            " number of instances"
         )
         code = EXIT_ERROR
     except Abort:

@@ -40,7 +40,7 @@ def serve(
         str | None,
         typer.Option(
             metavar="NAME",
-            help=f"In its place a ready workload, to try it: {options.NAMES}.",
+            help=f"A ready workload to serve instead, as a trial: {options.NAMES}.",
             rich_help_panel="What to serve",
         ),
     ] = None,
@@ -61,7 +61,7 @@ def serve(
         typer.Option(
             metavar="H",
             min=1,
-            help="Of a workload with random parameters: the hidden size.",
+            help="Hidden size of a workload's random parameters.",
             rich_help_panel="What to serve",
         ),
     ] = 128,
@@ -91,8 +91,9 @@ def serve(
         typer.Option(
             metavar="FILE|NAME",
             help=(
-                "What decides which operations run together: a policy file of"
-                " train-policy, zoo:NAME, or depth, agenda, agenda-remaining, greedy."
+                "The policy that decides which operations run together: a policy file"
+                " of train-policy, zoo:NAME, or depth, agenda, agenda-remaining,"
+                " greedy."
             ),
             rich_help_panel=_RUN,
         ),
@@ -102,9 +103,9 @@ def serve(
         typer.Option(
             metavar="FILE",
             help=(
-                "What decides which batches the next wave runs, and whether to wait"
-                " for requests: a file of train-policy --serving. Without it, a wave"
-                " runs all that there is."
+                "The policy that decides which batches the next wave runs, and whether"
+                " to wait for requests: a file of train-policy --serving. Without it, a"
+                " wave runs all pending operations."
             ),
             rich_help_panel=_RUN,
         ),
@@ -177,8 +178,8 @@ def serve(
             metavar="N",
             min=0,
             help=(
-                "Types of cells, such as lengths of an array, that requests may bring"
-                " beside those of the examples; each is compiled (422)."
+                "Most node types, such as new lengths of an array, that requests may"
+                " add to those of the examples; each is compiled (422)."
             ),
             rich_help_panel=_LIMITS,
         ),
@@ -309,7 +310,7 @@ def _check_given(context: typer.Context, own: bool, has_params: bool) -> None:
     ):
         if idle and name in given:
             raise CommandError(
-                f"--{name} is of random parameters, but {why}; leave it out"
+                f"--{name} applies to random parameters only, but {why}; leave it out"
             )
 
 

@@ -91,7 +91,7 @@ def load_params(service: Service, path: Path | None, seed: int) -> Any:
     if init is None:
         return nested(arrays)
     shapes = jax.eval_shape(lambda key: user_code.call("init_params", init, key), key)
-    mend = "its init_params makes those of another size: make both alike"
+    mend = "its init_params makes parameters of another size: make both alike"
     return fill(shapes, arrays, path, mend)
 
 

@@ -32,8 +32,8 @@ Rates = Annotated[
         "--rates",
         metavar="R,R,…",
         help=(
-            "Requests per second, several with commas between them; 70% is that share"
-            " of what the best heuristic can serve."
+            "Requests per second, separated by commas; 70% means 70% of what the best"
+            " heuristic can serve."
         ),
         rich_help_panel=_PANEL,
     ),
@@ -52,7 +52,7 @@ Overhead = Annotated[
     typer.Option(
         metavar="US",
         min=0,
-        help="Microseconds that a wave of batches costs beside the batches.",
+        help="Fixed cost of a wave in microseconds, added to that of its batches.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -129,7 +129,7 @@ Deadline = Annotated[
     typer.Option(
         metavar="MS",
         min=0,
-        help="Goodput counts answers that come within so many milliseconds.",
+        help="Milliseconds within which an answer counts as goodput.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -191,10 +191,9 @@ def parse_rates(text: str) -> list[tuple[float, bool]]:
             number = 0.0
         if not 1e-6 <= number < 1e9:
             raise CommandError(
-                "--rate takes requests per second from 1e-6 to 1e9, or percents of"
-                " what the best heuristic can serve, with commas between them, but has"
-                f" {word!r};"
-                " write for example 30%,50%,70%,90%"
+                "--rate takes requests per second from 1e-6 to 1e9, or percentages of"
+                " what the best heuristic can serve, separated by commas, but has"
+                f" {word!r}; write for example 30%,50%,70%,90%"
             )
         is_share = word.endswith("%")
         found.append((number / 100 if is_share else number, is_share))

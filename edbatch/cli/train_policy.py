@@ -61,8 +61,8 @@ def train_policy(
             "--resume",
             metavar="",
             help=(
-                "Go on with a training that was interrupted: give the same options, and"
-                " the same --out, beside which its checkpoint is."
+                "Continue an interrupted training: give the same options, and the same"
+                " --out, next to which its checkpoint is."
             ),
         ),
     ] = False,
@@ -220,8 +220,8 @@ def _checkpoint(
         check_checkpoint(found, settings.as_json(), costs)
     elif found.exists():
         say(
-            f"Note: the training starts anew, and {found}, which an interrupted one has"
-            " left, will be replaced; with --resume it would go on from there."
+            f"Note: the training starts from the beginning and will replace {found},"
+            " left by an interrupted one; with --resume it would continue from there."
         )
     return found
 
@@ -292,7 +292,7 @@ def _report(
             say(beaten)
         if record.stopped == "greedy" and found[-1].worst_ratio > 1:
             say(
-                f"At {size:,} instances per minibatch, which it was not asked about,"
+                f"At {size:,} instances per minibatch, a size that was not checked,"
                 f" greedy runs {found[-1].mean_ratio:.3f} times the bound; with that"
                 " --batch-size a policy is trained."
             )

@@ -59,7 +59,7 @@ LearningRate = Annotated[
         metavar="R",
         min=0,
         max=1,
-        help="Least share of a new return in an entry of the table.",
+        help="Smallest learning rate of the table's entries.",
         rich_help_panel=_HOW,
     ),
 ]

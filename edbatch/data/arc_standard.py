@@ -146,8 +146,9 @@ class Configuration:
 
     def _illegal(self, what: str, why: str) -> DataError:
         return DataError(
-            f"a transition must be legal; found {what} where {why}; usually the "
-            "largest score was taken of all; take it among those that legal() allows"
+            f"a transition must be legal; found {what} where {why}; usually the"
+            " transition with the largest score of all was taken; take the largest"
+            " among those that legal() allows"
         )
 
 

@@ -235,9 +235,9 @@ def _check_no_copies(found: Iterable[Path]) -> None:
         other = plain.setdefault(unpacked, path)
         if other is not path:
             raise DataError(
-                f"{other}: a folder must hold a file once, plain or gzipped; found it "
-                f"beside {path.name!r}; usually one that was unpacked and kept, whose "
-                "instances would be read twice; remove one of the two"
+                f"{other}: a folder must hold a file once, plain or gzipped; found it"
+                f" together with {path.name!r}; usually an archive that was kept after"
+                " unpacking, whose instances would be read twice; remove one of the two"
             )
 
 

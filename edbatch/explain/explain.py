@@ -64,14 +64,14 @@ def explain_graph(
     if measure:
         if params is None:
             raise PlanError(
-                "to measure a minibatch is to run it, but no parameters were given;"
-                " pass params=, arrays, to explain"
+                "measuring a minibatch runs it, but no parameters were given; pass"
+                " params=, arrays, to explain"
             )
         leaves = jax.tree.leaves(params)
         if any(isinstance(each, jax.ShapeDtypeStruct) for each in leaves):
             raise PlanError(
-                "to measure a minibatch is to run it, but params= holds shapes in place"
-                " of arrays (jax.ShapeDtypeStruct); pass the parameters themselves"
+                "measuring a minibatch runs it, but params= holds shapes in place of"
+                " arrays (jax.ShapeDtypeStruct); pass the parameters themselves"
             )
         times, measured = measure_us(laid_out, plan, params, rng, model)
         found = found.with_times(times, "measured")

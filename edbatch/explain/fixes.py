@@ -31,9 +31,9 @@ _FIXES = {
         "define {cell!r} once, outside the model, and pass what differs as an argument"
     ),
     "parameters": (
-        "one product cannot read two matrices, so this is as it should be for layers;"
-        " if which parameters are read is data, stack them in one array and let the"
-        " cell index it by an integer input"
+        "one product cannot read two matrices, so this is expected for layers; if data"
+        " decides which parameters are read, stack them in one array and let the cell"
+        " index it by an integer input"
     ),
     "static argument": (
         "pass {name!r} as an ordinary array, if the cell does not need it to be known"

@@ -59,9 +59,9 @@ def measure_us(
     """
     if plan.shape.program.options.target.control == "switch":
         raise PlanError(
-            "batches are measured in programs of loops, but on this device a program"
-            " is one loop around a switch, whose number of chunks is compiled in; look"
-            " at a profile of jax.profiler, where operations have the names of cells"
+            "batches cannot be measured on this device, where a program is one loop"
+            " around a switch with the number of chunks compiled in; look at a profile"
+            " of jax.profiler, where operations have the names of cells"
         )
     run = _Program(plan, params, rng, name)
     batches = _batch_records(laid_out, plan)

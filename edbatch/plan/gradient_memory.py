@@ -69,8 +69,8 @@ def gradient_memory(plan: Plan, *, remat: bool | None = None) -> GradientMemory:
     if not isinstance(plan, Plan):
         raise PlanError(
             "gradient_memory takes a plan for one device, of batched.plan(instances),"
-            f" but received {type(plan).__name__}; of a sharded function, each device"
-            " keeps about what a plan of its instances does"
+            f" but received {type(plan).__name__}; in a sharded function, each device"
+            " keeps about as much as a plan for its own instances"
         )
     program = plan.shape.program
     remat = program.options.remat if remat is None else remat

@@ -263,8 +263,9 @@ def reject_invalid(
     name = getattr(policy, "name", type(policy).__name__)
     if not isinstance(schedule, Schedule):
         raise PolicyError(
-            f"policy {name!r} returned {type(schedule).__name__}, which is no schedule;"
-            " return edbatch.schedule.Schedule(order, batch_start, batch_type, name)"
+            f"policy {name!r} returned {type(schedule).__name__}, which is not a"
+            " schedule; return edbatch.schedule.Schedule(order, batch_start,"
+            " batch_type, name)"
         )
     given: dict[str, Any] = {}
     for field in ("order", "batch_start", "batch_type"):
@@ -273,8 +274,8 @@ def reject_invalid(
         if kind not in ("i", "u") or array.ndim != 1:
             raise PolicyError(
                 f"policy {name!r} returned a schedule whose {field} is {shown(array)},"
-                f" of type {type(array).__name__}; it is one row of whole numbers,"
-                " np.array(..., np.int32)"
+                f" of type {type(array).__name__}; it must be a one-dimensional array"
+                " of integers, np.array(..., np.int32)"
             )
         if array.size and not np.iinfo(np.int32).min <= array.min() <= array.max() <= (
             np.iinfo(np.int32).max

@@ -68,7 +68,9 @@ def check_schedule(schedule: Schedule, structure: GraphStructure) -> None:
     known = (order >= 0) & (order < n)
     assert known.all(), f"there is no node {order[np.argmin(known)]}"
     counts = np.bincount(order, minlength=n) if n else np.zeros(0, int)
-    assert (counts == 1).all(), f"node {int(np.argmax(counts != 1))} runs not once"
+    assert (counts == 1).all(), (
+        f"node {int(np.argmax(counts != 1))} does not run exactly once"
+    )
     assert len(schedule.batch_start) == schedule.num_batches + 1, (
         f"{schedule.num_batches} batches have {schedule.num_batches + 1} starts, with"
         f" the end, but there are {len(schedule.batch_start)}"

@@ -117,15 +117,13 @@ def choose_axis(mesh: Mesh, axis: str | None = None) -> str:
         )
     if axis is not None and axis not in names:
         raise PlanError(
-            f"axis={axis!r} is to name an axis of the mesh, which it does not;"
-            f" {nearest(str(axis), names)}"
+            f"axis={axis!r} is not an axis of the mesh; {nearest(str(axis), names)}"
         )
     if all(each.process_index != jax.process_index() for each in mesh.devices.flat):
         raise PlanError(
-            "a process takes part in a mesh by its own devices, but none of the mesh is"
-            f" of this one, process {jax.process_index()} of {jax.process_count()};"
-            " call jax.distributed.initialize in every process before anything else,"
-            " and make the mesh of jax.devices()"
+            f"the mesh contains no device of this process, {jax.process_index()} of"
+            f" {jax.process_count()}; call jax.distributed.initialize in every process"
+            " before anything else, and make the mesh of jax.devices()"
         )
     return axis or names[0]
 

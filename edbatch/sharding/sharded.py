@@ -393,8 +393,8 @@ def _check_repeatable(policy: Policy, mesh: Mesh) -> None:
     if timed and len({each.process_index for each in mesh.devices.flat}) > 1:
         raise PlanError(
             "each process of a mesh plans for itself and all have to come to the same"
-            " plans, but a search within milliseconds finds what the machine has time"
-            " for; leave search= out, or give it eb.Search(width=8)"
+            " plans, but what a search with a time limit finds depends on the speed of"
+            " the machine; leave search= out, or give it eb.Search(width=8)"
         )
 
 

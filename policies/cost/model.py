@@ -118,12 +118,12 @@ class CostModel:
         ):
             raise PolicyError(
                 f"costs name {len(self.types)} types and {len(self.widths)} widths but"
-                " their times are of other numbers; give one per type and width"
+                " not one time for each of them; give one per type and width"
             )
         if not self.types:
             raise PolicyError(
-                "costs are those of one type or more but there is none here; calibrate"
-                " the model whose minibatches they are to predict"
+                "costs need at least one type but there is none; calibrate the model"
+                " whose minibatches they are to predict"
             )
         if (
             self.widths != tuple(sorted({*self.widths}))
@@ -136,8 +136,8 @@ class CostModel:
             )
         if not all(1 <= each <= len(self.widths) for each in self.measured_widths):
             raise PolicyError(
-                f"of {len(self.widths)} widths one or more were measured for each type"
-                f" but here {shown(self.measured_widths)}; calibrate again"
+                f"measured_widths must be from 1 to {len(self.widths)} for each type"
+                f" but is {shown(self.measured_widths)}; calibrate again"
             )
         numbers = *chain(*self.chunk_us), *self.batches, self.switch_us, self.call_us
         for number in numbers:

@@ -212,8 +212,8 @@ def _check_settings(theirs: dict[str, Any], settings: dict[str, Any]) -> None:
         if name in _MINIBATCHES:
             raise PolicyError(
                 "training resumes on the minibatches that it began with but those in"
-                f" {name!r} are others now; sample or record the same, or start again"
-                " without --resume"
+                f" {name!r} have changed; sample or record the same ones, or start"
+                " again without --resume"
             )
         raise PolicyError(
             f"training resumes with the settings that it began with but {name!r} is"
@@ -277,7 +277,7 @@ def _check(state: TrainingState) -> None:
         and _all_in(trie.number[:nodes], NO_STATE, sequences)
     )
     if not within:
-        raise ValueError("its table of states refers to places that there are not")
+        raise ValueError("its table of states has indices out of range")
     numbers = (type(state.trial) is int, is_number(state.elapsed_s))
     if not (all(numbers) and all(is_number(each) for p in state.curve for each in p)):
         raise ValueError("'trial', 'elapsed_s' or 'curve' are no numbers")
@@ -291,7 +291,7 @@ def _check_model(state: TrainingState, trials: int, num_types: int) -> None:
             f"its table is for {theirs} types and the model has {num_types}"
         )
     if not 0 <= state.trial <= trials:
-        raise ValueError("'trial' is none of this training")
+        raise ValueError("'trial' is out of range")
     tuning, best = state.tuning, state.best
     if tuning is not None and not (
         type(tuning.generation) is int
@@ -302,7 +302,7 @@ def _check_model(state: TrainingState, trials: int, num_types: int) -> None:
     ):
         raise ValueError("'tuning' is out of range")
     if best is not None and not _is_result(best, num_types):
-        raise ValueError("'best' is no result of a model of these types")
+        raise ValueError("'best' does not fit the types of the model")
 
 
 def _is_result(result: EvalResult, num_types: int) -> bool:

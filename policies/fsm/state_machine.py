@@ -179,8 +179,8 @@ class StateMachine:
             check_record(self.encoding, self.states, self.training)
         except ValueError as error:
             raise PolicyError(
-                "a policy is saved in a form that can be read again but in this one"
-                f" {error}; mend that, and save it again"
+                f"a saved policy must be readable but in this one {error}; fix that,"
+                " and save it again"
             ) from None
         labels = type_labels(self.types)
         return {
@@ -225,9 +225,9 @@ class StateMachine:
             raise PolicyError(
                 "a policy schedules graphs of the cells and parameters that it was"
                 f" trained on but this one, {self.name}, was not trained on"
-                f" {', '.join(map(repr, strange))}; usually it is that of another"
-                " model; train one for this model, or use a heuristic such as"
-                f" 'greedy'; {nearest(strange[0], known)}"
+                f" {', '.join(map(repr, strange))}; usually it was trained for another"
+                " model; train one for this model, or use a heuristic such as 'greedy';"
+                f" {nearest(strange[0], known)}"
             )
         place = {key: t for t, key in enumerate(type_keys)}
         bound = [place.pop(key, NO_TYPE) for key in self.types]
@@ -298,8 +298,8 @@ def check_states(encoding: str, states: Sequence[MachineState]) -> None:
             raise ValueError(f"state {k} has an action that is not on its frontier")
         if not may_encode(encoding, frontier):
             raise ValueError(
-                f"state {k} has a frontier that is never the encoding {encoding!r} of"
-                " one"
+                f"state {k} has a frontier that the encoding {encoding!r} cannot"
+                " produce"
             )
         if not is_whole(state.visits) or not is_number(state.value):
             raise ValueError(

@@ -24,8 +24,8 @@ def decide_by(choice: Choice, name: str, state: ServingState) -> int:
     if heads is None:
         if kind == GREEDY:
             raise PolicyError(
-                "the serving policy 'greedy' goes by the heads of each type but"
-                " state.heads is None; count them, or take another policy"
+                "the serving policy 'greedy' needs the heads of each type but"
+                " state.heads is None; count them, or use another policy"
             )
         heads = np.zeros(state.num_types, np.int32)
     view = View(
@@ -49,7 +49,7 @@ def check_types(name: str, ours: int, state: ServingState) -> None:
     """
     if ours != state.num_types:
         raise PolicyError(
-            f"a serving policy decides among the types that it is for but {name!r} is"
-            f" for {ours} and the state has {state.num_types}; call"
-            " policy.for_types(type_keys) and ask what it returns"
+            f"a serving policy decides among the types that it is for, but {name!r} is"
+            f" for {ours} and the state has {state.num_types}; use"
+            " policy.for_types(type_keys)"
         )

@@ -124,9 +124,9 @@ class ServingMachine:
         for state, decision in self.states.items():
             if not is_state(self.encoding, len(self.types), state):
                 raise PolicyError(
-                    "the states of a serving machine are those of its encoding but"
-                    f" {state} is none of {self.encoding!r} for"
-                    f" {len(self.types)} types; train the machine again"
+                    f"state {state} of a serving machine is impossible for the encoding"
+                    f" {self.encoding!r} of {len(self.types)} types; train the machine"
+                    " again"
                 )
             if not -2 <= decision < len(self.types):
                 raise PolicyError(

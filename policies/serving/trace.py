@@ -202,7 +202,7 @@ def _check_types(policy: CompiledPolicy, library: InstanceLibrary) -> None:
     if not is_right:
         which = "others" if ours == library.num_types else str(ours)
         raise PolicyError(
-            f"a serving policy serves the types that it is for but {policy.name!r} is"
-            f" for {which} and the library has {library.num_types}; call"
-            " policy.for_types(library.type_keys) and serve by what it returns"
+            f"a serving policy serves the types that it is for, but {policy.name!r} is"
+            f" for {which} and the library has {library.num_types}; pass"
+            " policy.for_types(library.type_keys)"
         )

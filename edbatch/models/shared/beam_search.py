@@ -99,10 +99,10 @@ def beam_search(
         ended += [each for each in grown if each.words[-1] == end]
         if not live and not ended:
             raise eb.EdbatchError(
-                "a beam search goes on by words whose log-probability is finite, but"
-                f" after {length} words the logits of every hypothesis leave none;"
-                " usually they are NaN, as parameters are after a training that"
-                " diverged; check that parameters and logits are finite"
+                "a beam search needs words with a finite log-probability, but after"
+                f" {length} words no hypothesis has any; usually the logits are NaN"
+                " because the training diverged; check that parameters and logits are"
+                " finite"
             )
         if not live:
             break

@@ -121,15 +121,16 @@ def read_lattices(path: Paths, words: PathLike | None = None) -> list[CharacterL
     text = [file for file in files if file not in lists]
     if not lists:
         raise DataError(
-            "lattices need a word list beside the files of characters; found none "
-            f"among {_names(files)}; usually its path was left out; name a file with a "
-            "word per line, its count and tag behind it if any"
+            "lattices need a word list in addition to the files of characters; found"
+            f" none among {_names(files)}; usually its path was left out; name a file"
+            " with a word per line, its count and tag behind it if any"
         )
     if not text:
         raise DataError(
-            "lattices need a file of characters and tags beside the word list; found "
-            f"word lists only, {_names(lists)}; usually its path was left out, or its "
-            "tags are missing; name a file with a character and its tag per line"
+            "lattices need a file of characters and tags in addition to the word list;"
+            f" found word lists only, {_names(lists)}; usually its path was left out,"
+            " or its tags are missing; name a file with a character and its tag per"
+            " line"
         )
     return read_character_lattices(text, read_word_list(lists))
 

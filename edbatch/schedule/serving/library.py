@@ -59,8 +59,7 @@ class InstanceLibrary:
         structures = structures_of(PolicyError, "the graphs of a library", structures)
         if not structures:
             raise PolicyError(
-                "requests are drawn from one instance or more but there is none; give"
-                " some"
+                "a library needs at least one instance but received none; give some"
             )
         keys = max((each.type_keys for each in structures), key=len)
         for each in structures:
@@ -73,8 +72,8 @@ class InstanceLibrary:
                 )
             if not each.num_nodes or not each.instance_nodes.all():
                 raise PolicyError(
-                    "an instance that is served has one node or more but one has none;"
-                    " leave it out"
+                    "every instance needs at least one node but one has none; leave it"
+                    " out"
                 )
         sizes = np.concatenate([each.instance_nodes for each in structures])
         nodes = np.cumsum([0, *(each.num_nodes for each in structures)])

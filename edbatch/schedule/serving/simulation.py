@@ -76,8 +76,8 @@ class ServingConfig:
             check_number(PolicyError, f"{name} of a simulated server", value, 0)
         if not self.quantum_ms > 0:
             raise PolicyError(
-                "quantum_ms of a simulated server is above 0 but this is 0, and who"
-                " waited so long would wait for ever; give 0.5"
+                "quantum_ms of a simulated server must be above 0, because a wait of 0"
+                " ms would never end; give 0.5"
             )
         what = "an Admission, as Admission(window_ms=5)"
         name = "admission of a simulated server"
@@ -194,12 +194,12 @@ class Simulation:
             )
         if chosen.min() < 0 or chosen.max() >= library.num_instances:
             raise PolicyError(
-                f"a library of {library.num_instances} instances has none of number"
-                f" {max(chosen.max(), -chosen.min())}; draw smaller numbers"
+                f"instance {max(chosen.max(), -chosen.min())} is out of range for a"
+                f" library of {library.num_instances} instances; draw smaller numbers"
             )
         if len(config.cost_ms) != library.num_types:
             raise PolicyError(
-                f"costs are those of {len(config.cost_ms)} types but the instances have"
+                f"the costs are for {len(config.cost_ms)} types but the instances have"
                 f" {library.num_types}; make them for these type_keys"
             )
         deadlines = times + deadline_or_never(deadline_ms)
