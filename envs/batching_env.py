@@ -55,7 +55,7 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
     Args:
         sampler: Draws the graph of each episode from a random generator; small random
             trees if None.
-        type_keys: The types of all sampled graphs; those of a first sample if None.
+        type_keys: The types of every episode's graph; those of a first sample if None.
         alpha: Weight of the ratio in the reward, 0 or more.
         max_invalid_actions: See above; None for no limit.
         render_mode: `"ansi"` or None.

@@ -80,14 +80,15 @@ def sample_lattice_structure(
 
     A word reads the character that it begins with. The character that it ends with
     reads the previous character and all words that end there; each character feeds an
-    output. The default number of words is that of Chinese microblogs with the word list
-    of jieba.
+    output. The default frequency of words is that of Chinese microblogs with the word
+    list of jieba.
 
     Args:
         rng: Random numbers.
         instances: Number of lattices.
         max_characters: Maximum number of characters of a lattice; the minimum is one.
-        words_per_character: Mean number of words per character.
+        words_per_character: Mean number of words per character, before `max_words`
+            limits it.
         max_words: Maximum number of words that end at one character.
 
     Returns:

@@ -335,7 +335,7 @@ def sample_library(sampler: Sampler, count: int, seed: int) -> InstanceLibrary:
     Args:
         sampler: A sampler of minibatches, which are split into their instances.
         count: Number of minibatches.
-        seed: Seed of the sampler.
+        seed: Seed of the random numbers that the sampler is called with.
 
     Returns:
         The library.

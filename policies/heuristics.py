@@ -92,7 +92,7 @@ class Agenda:
 
 @schedules_are_valid
 class AgendaRemaining:
-    """Runs the type with the smallest mean remaining depth. Time O(N + E + ST).
+    """Runs the type with the least mean depth of remaining nodes. Time O(N + E + ST).
 
     Example:
         >>> from edbatch.schedule.examples import tree
@@ -126,6 +126,9 @@ class AgendaRemaining:
 @schedules_are_valid
 class Greedy:
     """Runs the type with the largest ratio of ready nodes to heads. Time O(T(N + E)).
+
+    A head is a remaining node without remaining ancestors of its own type; see
+    `edbatch.schedule.sufficient_condition`.
 
     Example:
         >>> from edbatch.schedule.examples import tree

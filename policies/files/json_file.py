@@ -121,7 +121,7 @@ class JsonFormat:
         return path
 
     def path(self, value: object) -> Path:
-        """Converts a user's argument to a path; raises `PolicyError` if it is none."""
+        """Converts a user's argument to a path; raises `PolicyError` if that fails."""
         return as_path(PolicyError, f"a {self.what} file", value)
 
     def read(self, path: Path) -> str:

@@ -2,7 +2,7 @@
 
 A machine's table says what runs in a state, but not which state follows: that depends
 on the graph. The transitions are therefore collected by running the machine. Each step
-also records what the agenda and greedy heuristics would run on the same frontier, which
+also records the choices of the agenda and greedy heuristics on the same frontier, which
 shows where the machine learned something else.
 
 Every step is run from Python, so a trace is for inspecting policies: about 0.1 ms per
@@ -41,7 +41,7 @@ class MachineTrace:
         frontiers: Encoded frontiers, the most visited first.
         is_known: Whether each frontier is in the machine's table.
         frontier: The frontier of each step.
-        next_frontier: The frontier after each step, or `END` after the last.
+        next_frontier: The frontier after each step, or `END` after a graph's last step.
         action: The type that the machine ran at each step.
         agenda: The type that the agenda heuristic would have run.
         greedy: The type that the greedy heuristic would have run.

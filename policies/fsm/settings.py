@@ -122,7 +122,7 @@ def common_types(graphs: Sequence[GraphStructure]) -> tuple[TypeKey, ...]:
 
 @functools.cache
 def evaluations(trials: int) -> frozenset[int]:
-    """Returns the trials to evaluate after: dense at first, then even, and the last."""
+    """Trials after which to evaluate: often at first, then evenly, and at the end."""
     every = math.ceil(trials / _EVALUATIONS)
     early = (2**k for k in range(every.bit_length()))
     return frozenset((*early, *range(every, trials, every), trials))

@@ -58,7 +58,7 @@ class StateMachine:
 
     Raises:
         PolicyError: The encoding is unknown, a state refers to a type by an invalid
-            position, or the numbers of weights and types differ.
+            position, or there are weights of types but not one per type.
 
     Example:
         >>> from edbatch.schedule.examples import tree
@@ -122,7 +122,7 @@ class StateMachine:
 
     @property
     def otherwise(self) -> str:
-        """What it follows in states not in its table, as part of a sentence."""
+        """Its fallback in states that are not in its table, as part of a sentence."""
         if self.encoding == "fall":
             return "its encoding's first type"
         return "the greedy heuristic"

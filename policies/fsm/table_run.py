@@ -93,7 +93,7 @@ def _run_by_gains(graph, num_types, binding, table):
 
 @kernel(counting=False)
 def _take_best(state, smooth, type_of, index, action, sequence, batches):
-    """Fills ``batches``; returns the numbers of batches and of unknown states."""
+    """Fills ``batches``; returns their number and that of steps in unknown states."""
     unseen = 0
     num_batches = 0
     done = 0

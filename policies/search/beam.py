@@ -277,7 +277,7 @@ def _advance(graph, states, layers, weights, max_work):
 
 @kernel
 def _note_ends(layers, now, layer, size):
-    """Records the cheapest kept state of a layer that has no nodes left to run."""
+    """Records the cheapest kept state of a layer in which no node is left to run."""
     for k in range(size):
         if now.paid[k] < layers.limit[0] and now.chain[k].sum() == 0:
             layers.limit[0] = now.paid[k]

@@ -100,8 +100,8 @@ class BeamSearch:
             structure: The graph.
 
         Returns:
-            The policy's schedule, or one with fewer batches (with costs, less predicted
-            time) whose `policy` is ``"search"``.
+            The policy's schedule, or one with fewer batches (with costs, less overhead
+            of batches and no more predicted time) whose `policy` is ``"search"``.
 
         Raises:
             PolicyError: Raised by the policy, or a type has no measured costs.
@@ -127,7 +127,7 @@ class BeamSearch:
         if self.costs is not None and (
             self.costs.schedule_us(found, keys) > self.costs.schedule_us(schedule, keys)
         ):
-            return schedule  # less overhead per batch, but more time in chunks
+            return schedule  # the other has less overhead, but takes more time
         return found
 
     def _run_for_time(self, search: "Search", began: float) -> None:

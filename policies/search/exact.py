@@ -79,7 +79,7 @@ def find_optimum(
         width: Maximum number of states to keep per layer.
         max_ms: Time limit of each search, in milliseconds: there are a few narrow
             searches of the minibatch, and a narrow and a wide search of each part. A
-            part counts as too large if its searches exceed the limit.
+            part counts as too large if neither search proves its optimum.
 
     Returns:
         The best schedule and a proven bound.

@@ -1,4 +1,4 @@
-"""Decides from a server's state by a compiled choice."""
+"""Decides from a server's state by a compiled choice, which simulations use, too."""
 
 import numpy as np
 

@@ -1,9 +1,9 @@
 """Compiled encodings of a server's state as one number, for serving state machines.
 
 - `leaders`: the type with the most waiting nodes, the type with the oldest request, and
-  the type with the best ratio of waiting nodes to heads. The type that a heuristic
-  would run is a leader, so each heuristic is a machine over these states, whatever the
-  number of types.
+  the type with the best ratio of waiting nodes to heads. These are the types that the
+  heuristics largest, oldest and greedy would run, so each of these heuristics is a
+  machine over these states, whatever the number of types.
 - `widths`: the width of each type's batch.
 - `sets`: the set of waiting types, and the age of the oldest request.
 

@@ -149,8 +149,8 @@ class ServingMachine:
         """Returns the machine for a model's types; see `ServingPolicy`.
 
         States with types that the model lacks are left out. In states with types that
-        the machine was not trained on, it follows its heuristic, for which these types
-        have the mean depth of the others.
+        the machine was not trained on, it follows its heuristic, for which the depth of
+        these types is the mean of `depths`.
 
         Args:
             type_keys: The types of the model.

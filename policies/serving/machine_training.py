@@ -154,7 +154,7 @@ def train_serving_machine(
 
 
 def _start(validation: Validation) -> ServingHeuristic:
-    """Returns the best heuristic over all rates that lets requests join at once."""
+    """Returns the best heuristic, over all rates, of those with continuous batching."""
     joining = [each for each in validation.heuristics if each.admission.is_continuous]
     if not joining:
         joining = [each for each in validation.everyone if each.wave > 1]

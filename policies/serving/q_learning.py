@@ -1,11 +1,11 @@
 """Tabular Q-learning of serving machines, in simulation.
 
 Watkins 1989, over a semi-Markov process (Bradtke, Duff, Reinforcement Learning Methods
-for Continuous-Time Markov Decision Problems, 1994): a decision costs what requests
-incur until the next decision, and later costs are discounted by ``exp(-time /
-horizon)``. After an episode its decisions are learned from last to first, by Watkins's
-Q(lambda): a return continues through decisions that were not random, and is replaced by
-an estimate at a random decision.
+for Continuous-Time Markov Decision Problems, 1994): the cost of a decision is the
+cost of the requests until the next decision, and later costs are discounted by
+``exp(-time / horizon)``. After an episode its decisions are learned from last to first,
+by Watkins's Q(lambda): a return continues through decisions that were not random, and
+is replaced by an estimate at a random decision.
 
 In states with too few visits, the machine follows a heuristic. An action replaces that
 of the heuristic only if it is better by a number of standard errors (as in safe policy
@@ -199,7 +199,7 @@ def play(
     episode: Episode,
     stream: np.ndarray,
 ) -> int:
-    """Serves requests by the table, with random decisions.
+    """Serves requests by the table, with some random decisions.
 
     Args:
         library: The instances.

@@ -21,7 +21,7 @@ from edbatch.schedule.serving.simulation import (
     new_view,
 )
 
-_QUANTA = 10_000  # waiting before a run is given up, in addition to all nodes' time
+_QUANTA = 10_000  # quanta of waiting before giving up, besides the time of all nodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +191,7 @@ def _longest_ms(
 
 
 def _check_types(policy: CompiledPolicy, library: InstanceLibrary) -> None:
-    """Checks a policy's types; only their number for a heuristic, which has none."""
+    """Checks a policy's types; only their number if the policy does not name them."""
     types = getattr(policy, "types", None)
     if types is None:
         ours = getattr(policy, "num_types", library.num_types)
