@@ -112,7 +112,7 @@ def _read_masks(chunk: Chunk) -> list[Array]:
 def _repeat_last(chunk: Chunk, operands: list[Array]) -> list[Array]:
     """Repeats the last node's rows in the padding of slices, as gathers do.
 
-    Otherwise padding would consist of the rows of other nodes that follow the slice.
+    Otherwise padding rows of a slice would be rows of other nodes.
     """
     real, last = chunk.is_real(1), chunk.size - 1
     return [

@@ -2,8 +2,8 @@
 
 They run the streams of fine programs, which have a loop per type, width and set of
 slices. A chunk is cut into parts of the greatest width that divides the widths of all
-loops of its type; parts that contain only padding are skipped. Slots that only some of
-these loops read as slices are gathered.
+loops of its type; parts that contain only padding are skipped. A slot is gathered
+unless all of these loops read it as a slice.
 
 Gain (`experiments/first_gradient.py`, docs/results.md): the first gradient is ready
 after 0.9 s for tree-lstm and 4.6 s for a network of 17 types, for which the fine
@@ -183,7 +183,7 @@ class _Parts:
 
         Args:
             ends: Where the records of each loop end in this step; ``[n] int32``.
-            at: Where the chunk's record starts, or where it ends in reverse.
+            at: Where the chunk's record starts; in reverse, where it ends.
             begin: The part's first row in the chunk. In reverse: the first row of the
                 part read before, 0 if the next part starts a new chunk.
 

@@ -116,7 +116,7 @@ class LateWrites:
     Attributes:
         groups: The groups.
         arrays: Shapes of all arrays.
-        kept: Positions of arrays that no branch writes; they are in no group.
+        kept: Positions of arrays in no group: no branch writes them, or they are empty.
     """
 
     groups: tuple[_Group, ...]
@@ -267,7 +267,7 @@ def _pack(group: _Group, rows: Sequence[DeferredRows]) -> Packed:
 
 
 def _padded(values: Array, size: int, value: int | None = None) -> Array:
-    """Pads to ``size`` rows with ``value`` or 0; uninitialized if there are no rows."""
+    """Pads to ``size`` rows with ``value`` (0 if None); arbitrary if None and empty."""
     if len(values) == 0 and value is None:
         return lax.empty((size, *values.shape[1:]), values.dtype)
     padding = [(0, size - len(values), 0)] + [(0, 0, 0)] * (values.ndim - 1)

@@ -193,7 +193,7 @@ def run_loops(
         bodies: One body per loop.
         trips: Iterations of each; ``[P] int32``.
         carry: Initial carry.
-        ungrouped: Maximum number of loops that are not enclosed in groups.
+        ungrouped: Up to this number of loops, none are enclosed in groups.
         reverse: Whether to run the loops from the last to the first.
         names: Names of the loops in the compiled program; None for no names.
         part: Returns the part of a carry that a range of loops changes, given the

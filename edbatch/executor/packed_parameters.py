@@ -98,7 +98,7 @@ class _Latest:
             for known, leaf in zip(self._leaves, leaves, strict=True)
         ):
             return False
-        # If this treedef has no numbers, an equal one has none either.
+        # If the known treedef has no numbers, an equal one has none either.
         return not self._marks or self._marks == number_marks(treedef)
 
 

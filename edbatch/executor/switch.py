@@ -7,9 +7,8 @@ loop's body switches to the code for the chunk (XLA compiles a switch into a CUD
 in which the device chooses the branch).
 
 A switch copies what its branches return, so they do not return arenas: they return the
-rows that they write, padded to those of the branch that writes the most, and the
-positions; the rows are written in place after the switch
-(`edbatch.executor.late_writes`).
+rows that they write, padded to the largest number of any branch, and their positions;
+the rows are written in place after the switch (`edbatch.executor.late_writes`).
 
 Gain, counted in programs compiled for an H200 (`experiments/gpu_counts.py`,
 docs/scaling.md): the forward pass of 64 trees makes 0 round trips to the host instead

@@ -15,7 +15,7 @@ from edbatch.executor.program import ProgramShape
 
 @dataclass(frozen=True)
 class Touched:
-    """What a set of loops touches.
+    """The types and array kinds that a set of loops touches.
 
     Attributes:
         types: Types of the loops.
@@ -29,7 +29,7 @@ class Touched:
 
 
 def touched(program: ProgramShape, type_ids: Iterable[int]) -> Touched:
-    """Returns the arrays that the loops of some types touch."""
+    """Returns the array kinds that the loops of some types touch."""
     ids = frozenset(type_ids)
     types = [program.types.types[each] for each in ids]
     values = (kind for each in types for kind in each.operand_kinds)
@@ -53,7 +53,7 @@ def part_of(state: _State, touched: Touched) -> _State:
 
     Args:
         state: Values by array kind, or a `Parted`.
-        touched: What the loops touch.
+        touched: The types and array kinds that the loops touch.
 
     Returns:
         A state with fewer keys.

@@ -15,12 +15,12 @@ from edbatch.graph.type_table import TypeTable
 
 @dataclass(frozen=True, eq=False)
 class Adoption:
-    """Positions of one table's types and array kinds in another table.
+    """Positions of an adopted table's types and array kinds in the adopting table.
 
     Attributes:
-        types: The other table.
-        type_ids: Position of each type in the other table; ``[T] int32``.
-        kinds: Position of each array kind in the other table; ``[K] int32``.
+        types: The adopting table.
+        type_ids: Position of each type in the adopting table; ``[T] int32``.
+        kinds: Position of each array kind in the adopting table; ``[K] int32``.
     """
 
     types: TypeTable
@@ -28,14 +28,14 @@ class Adoption:
     kinds: np.ndarray
 
     def covers(self, table: TypeTable) -> bool:
-        """Whether the table has not grown since the adoption."""
+        """Whether the adopted table has not grown since the adoption."""
         return (len(table.types), len(table.avals)) == (
             len(self.type_ids),
             len(self.kinds),
         )
 
     def kind(self, kind: int) -> int:
-        """Returns the position of an array kind in the other table."""
+        """Returns the position of an array kind in the adopting table."""
         return int(self.kinds[kind])
 
     def graph(self, graph: DataflowGraph) -> DataflowGraph:
@@ -45,7 +45,7 @@ class Adoption:
             graph: A recording that refers to the adopted table.
 
         Returns:
-            The same recording, referring to the other table.
+            The same recording, referring to the adopting table.
         """
         tree = graph.outputs.tree.renumber(self.kind)
         tree = self.types.trees.setdefault(tree, tree)

@@ -40,7 +40,7 @@ def checked_dtype(dtype: Any) -> np.dtype | None:
     if dtype is None:
         return None
     found = None
-    if not isinstance(dtype, np.generic | np.ndarray | jax.Array):  # not dtypes
+    if not isinstance(dtype, np.generic | np.ndarray | jax.Array):  # values, not dtypes
         with suppress(TypeError):
             found = jnp.dtype(dtype)
     if found is None or found.name not in _DTYPES:
@@ -88,7 +88,7 @@ def computing(
 
 
 def cast_returned_parameters(result: Any, params: Any, dtype: np.dtype) -> Any:
-    """Casts the parameters in a model's result, as they are where it runs batched.
+    """Casts the parameters in a model's result, as batched runs do.
 
     Args:
         result: The model's return value, a pytree.

@@ -42,7 +42,7 @@ def as_number(value: Any) -> Any:
 
 
 def does_not_fit(what: str, value: int, dtype: np.dtype) -> str:
-    """Returns the message that an integer is too large for JAX, with the fix.
+    """Returns the message that JAX has no dtype for an integer, with the fix.
 
     Args:
         what: The beginning of the message, such as "cell 'embed' received".
@@ -173,7 +173,7 @@ def structure_key(treedef: jax.tree_util.PyTreeDef) -> Hashable:
 
 
 def number_marks(treedef: jax.tree_util.PyTreeDef) -> tuple[str, ...]:
-    """Describes the numbers in a structure that ``==`` of structures ignores.
+    """Describes the numbers in a structure beyond what ``==`` of structures compares.
 
     It serves parameters and outputs as `structure_key` serves arguments of cells, but
     is shorter, faster to compute, and as easy to pickle as the structure.

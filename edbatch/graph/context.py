@@ -40,7 +40,7 @@ class _Context(threading.local):
     keys: KeySource | None = None
     values: ValueSource | None = None
     jit: bool = False  # whether cells that run unbatched are compiled
-    exact: bool = False  # whether these are also keyed by numbers in static fields
+    exact: bool = False  # whether numbers in static fields distinguish them, too
     compute_dtype: Any = None  # dtype of cells; see `edbatch.graph.compute_dtype`
     inside: bool = False  # whether the function of a recorded cell is running
 

@@ -121,7 +121,7 @@ class DataflowGraph:
         The table may grow while the graph is planned. Everything that is derived for
         the graph by type has this length.
         """
-        # If two threads are first, one of them decides: `setdefault` is atomic.
+        # If two threads read it first at once, one decides: `setdefault` is atomic.
         found: int = vars(self).setdefault("_num_types", len(self.types))
         return found
 

@@ -88,7 +88,7 @@ def _check_dtype(value: Any) -> None:
 
 
 def _plain_array(value: Any) -> Any:
-    """Converts an instance of a subclass to an array, if that means the same."""
+    """Converts an array of a subclass to a plain array, if that means the same."""
     if isinstance(value, np.ma.MaskedArray):
         masked = int(np.ma.getmaskarray(value).sum())
         if masked:

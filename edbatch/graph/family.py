@@ -3,7 +3,7 @@
 The layers of a stack and the experts of a mixture call one cell with parameters of the
 same structure. Each is a type, so that policies can distinguish the layers, but one
 compiled loop can run all of them: their parameters are stacked, and a chunk's record
-contains the member whose parameters it reads (`edbatch.cell.members`).
+has the index of the member whose parameters it reads (`edbatch.cell.members`).
 """
 
 from collections.abc import Callable, Sequence

@@ -27,7 +27,7 @@ def stack_inputs(rows: Sequence[Any], aval: Aval) -> np.ndarray:
     """
     dtype, shape = aval.dtype, (len(rows), *aval.shape)
     if dtype.kind not in "iu" or NUMBERS.issuperset(map(type, rows)):
-        return np.array(rows, dtype).reshape(shape)  # checks Python's integers
+        return np.array(rows, dtype).reshape(shape)  # checks the range of integers
     pool = np.array(rows)  # as wide as the widest row
     if pool.dtype.kind not in "iub":  # float64, for mixtures of int64 and uint64
         pool = np.array([np.asarray(each, object) for each in rows], object)

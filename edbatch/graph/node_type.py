@@ -274,8 +274,8 @@ class NodeType:
 
         Returns:
             The type, always the same object; its slots are unchanged, but that of the
-            key is not read. The type itself if it takes no key or `rng` has no default:
-            a program that contains such a type is compiled with it, but never runs it.
+            key is not read. The type itself if it takes no key, or if `rng` has no
+            default: a program with such a cell is compiled with it, but never runs it.
         """
         return self._without_rng if self.takes_rng and not self.needs_rng else self
 

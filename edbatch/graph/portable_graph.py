@@ -1,4 +1,4 @@
-"""Serializes recordings of worker processes: few bytes, and no table of types.
+"""Serializes recordings of worker processes in few bytes, without a table of types.
 
 A worker records with its own table of types, which numbers types in the order in which
 that worker met them. So a recording travels with the *definitions* of its types: each

@@ -163,8 +163,8 @@ class Tape(TapeColumns):
         """Stacks the external inputs.
 
         Args:
-            parts: For each instance in turn, its number and how many nodes it recorded,
-                so that an error can name the instance.
+            parts: Consecutive parts of the tape: for each, the number of the instance
+                that recorded it, which an error names, and how many nodes it has.
 
         Returns:
             Array kind to ``[rows, ...]``.

@@ -37,7 +37,7 @@ def check_default_of_rng(types: TypeTable, node_type: NodeType) -> None:
         node_type: A type that does not need keys.
 
     Raises:
-        CellError: It cannot be traced without a key, or returns others.
+        CellError: It cannot be traced without a key, or returns other shapes or dtypes.
     """
     expected = node_type.output_kinds, node_type.output_tree
     if types.trace(node_type.without_rng()) != expected:

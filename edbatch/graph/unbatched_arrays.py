@@ -26,7 +26,8 @@ def as_arrays(cell: str, value: Any, *, jax_arrays: bool) -> Any:
             compiled by `jax.jit`.
 
     Returns:
-        The argument with arrays in place of numbers; other leaves are unchanged.
+        The argument with arrays in place of numbers; leaves that are neither numbers
+        nor arrays are unchanged.
 
     Raises:
         CellError: JAX has no such array.

@@ -77,7 +77,7 @@ class Bucket:
         return all(self.sizes.get(name, -1) >= size for name, size in needs.items())
 
     def waste(self, needs: Needs, scale: float = 1.0) -> float:
-        """Ratio of the bucket's total size to the needed sizes times `scale`."""
+        """Ratio of the bucket's total size to the needed sizes scaled by `scale`."""
         needed = 0.0
         for size in needs.values():
             needed += max(scale * size, _SMALLEST)
@@ -132,8 +132,8 @@ def round_instances(count: int) -> int:
         count: Instances, at least 1.
 
     Returns:
-        A power of two from 8 to 64, or a multiple of an eighth of a power of two above
-        64. There are few such numbers, so minibatches of all sizes share few programs,
+        A power of two from 8 to 64; above 64, a multiple of an eighth of a power of
+        two. There are few such numbers, so minibatches of all sizes share few programs,
         and the usual minibatch sizes are among them.
 
     Example:
@@ -257,7 +257,7 @@ class BucketStore(WithoutLock):
         widths: Callable[[int], Widths] | None,
         kinds: ArrayKinds | None,
     ) -> Bucket:
-        """A bucket with headroom that also holds the contents of similar buckets.
+        """A bucket with headroom that covers the sizes and loops of similar buckets.
 
         If the target has other buckets, the new one gets loops for all their types and
         slices: each small minibatch uses few of them, and others than the one before.

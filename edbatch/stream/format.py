@@ -47,7 +47,7 @@ class Record(NamedTuple):
     operands: list[Any]
 
 
-_FEW_SLOTS = 16  # up to so many slots are read once, eagerly, since reads may repeat
+_FEW_SLOTS = 16  # up to this many slots are read once, in advance: requests may repeat
 
 
 class SlotRows:

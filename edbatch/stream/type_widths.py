@@ -48,8 +48,8 @@ _LEAST_GAIN = 0.002  # share of the predicted cost of all types
 _NOMINAL = 64  # instances
 _FIRST = 8  # minimum for the first width of a type
 _CHUNK_WORK = 40_000.0  # multiply-adds that one CPU core does in 2 µs
-_MOST_BYTES = 2**26  # read and written per chunk; far more than caches hold
-_LARGEST = 4096  # rows; larger batches mostly run as chunks of the largest width
+_MOST_BYTES = 2**26  # maximum that a chunk reads and writes; far more than caches hold
+_LARGEST = 4096  # rows; larger batches use the largest width, except at their end
 
 
 @dataclass(frozen=True, eq=False)

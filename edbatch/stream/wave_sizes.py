@@ -77,7 +77,7 @@ class WaveSizes(WithoutLock):
             return found
 
     def have(self, types: Collection[int], needs: Needs) -> bool:
-        """Tells whether the present program has run, with these types and sizes.
+        """Tells whether the present program has run and has these types and sizes.
 
         Args:
             types: The types, as they run.
@@ -105,7 +105,7 @@ class WaveSizes(WithoutLock):
             instead_of: The sizes that were present when ``bucket`` was planned.
 
         Returns:
-            Whether ``bucket`` holds the present sizes now.
+            Whether ``bucket`` is the present bucket now.
         """
         with self.lock:
             if self.bucket is instead_of:
