@@ -161,7 +161,7 @@ class TapedCell:
         return [*([others] if others else []), *((k,) for k in poles)]
 
     def has_poles(self, outputs: Sequence[int]) -> bool:
-        """Returns whether the backward path of some outputs may have a pole."""
+        """Returns whether the outputs' backward path may have infinite derivatives."""
         return any(self._poles[k] for k in outputs)
 
     @functools.cached_property
@@ -197,7 +197,7 @@ class TapedCell:
             output: The position of the output.
 
         Returns:
-            One value per operand.
+            For each operand, whether it has a cotangent.
         """
         outputs = [self._graph.outputs[output]]
         reached = differentiable_inputs(self._all_equations, outputs)
@@ -210,7 +210,7 @@ class TapedCell:
             outputs: The positions of the outputs.
 
         Returns:
-            One value per site.
+            For each site, whether it has a cotangent.
         """
         some = [self._graph.outputs[k] for k in outputs]
         reached = differentiable_inputs(self._all_equations, some)

@@ -33,14 +33,15 @@ class BindingTime(IntEnum):
     """Binding time of a value; later times compare greater."""
 
     CONST = 0
-    """When the cell is traced: computed from numbers in the code, such as zeros."""
+    """Known when the cell is traced: computed from literals in the code, such as
+    zeros."""
     PARAM = 1
-    """When the parameters are: once per call of a program. Arrays that the cell closes
-    over count as parameters, since they may be as large."""
+    """Known with the parameters, once per call of a program. Arrays that the cell
+    closes over count as parameters, since they may be as large."""
     INPUT = 2
-    """When the minibatch is: external inputs."""
+    """Known with the minibatch: external inputs."""
     OPERAND = 3
-    """When other nodes have run."""
+    """Known only when other nodes have run."""
 
 
 Times = Mapping[Var, BindingTime]
@@ -92,8 +93,8 @@ class Split:
     Attributes:
         graph: The cell.
         precomputed: The equations of the first partition, in order.
-        handed_on: The variables that the second partition reads: parameters, and
-            results of the first partition.
+        handed_on: The variables that the second partition reads from the first:
+            parameters, and variables that the first computes.
         run_time: The equations of the second partition, in order.
     """
 
@@ -147,15 +148,16 @@ def split(
     """Splits a cell by binding time.
 
     The second partition keeps every effect and repeats computations that are free
-    there: constants, because XLA then knows their values, and views of variables that
-    are handed on, which would otherwise take memory.
+    there: constants, because XLA then knows their values where they are read, and views
+    of variables that are handed on, which would otherwise take memory.
 
     Args:
         graph: A cell that consists of equations only.
         at: Values known by this time belong to the first partition.
         times: As from `binding_times`.
-        worth: Whether to hand on a variable. The others are recomputed in the second
-            partition, and nothing that these are computed from may be worth it.
+        worth: Whether to hand on a variable. A variable that is not worth it is
+            recomputed in the second partition, so nothing that it is computed from may
+            be worth it either.
         remake: Whether constants and views are repeated.
 
     Returns:
@@ -186,7 +188,7 @@ def split(
 
 
 def is_view(node: Node) -> bool:
-    """Returns whether a node only changes the shape of an array."""
+    """Returns whether a node shows an array in another shape and computes nothing."""
     return is_operation(node, VIEWS)
 
 

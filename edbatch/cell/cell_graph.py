@@ -152,8 +152,8 @@ def renamed(graph: CellGraph, names: dict[Var, Var]) -> CellGraph:
     """Returns a traced cell with some variables replaced where they are read.
 
     Args:
-        graph: The cell; only its equations are rewritten.
-        names: The new variable by old variable.
+        graph: The cell, which consists of equations only.
+        names: The new variables, by the variables that they replace.
 
     Returns:
         The cell, with the same parameters and inputs.

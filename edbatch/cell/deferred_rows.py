@@ -32,7 +32,7 @@ class DeferredRows:
 
     Args:
         array: The array, which may also contain other rows; ``[N, ...]``.
-        base: The first row that belongs to it.
+        base: Index in `array` of the first of these rows.
         writes: The writes so far.
     """
 

@@ -128,7 +128,7 @@ def _has_pole(eqn: JaxprEqn, ranges: ValueRanges, *, in_rule: bool) -> bool:
 
 
 def _may_overflow(eqn: JaxprEqn, ranges: ValueRanges) -> bool:
-    """Whether an equation's derivative is computed from infinities or NaN."""
+    """Whether an equation's derivative may be computed from infinities or NaN."""
     name = name_of(eqn)
     if name in OVERFLOWS or name == "pow":
         return ranges.is_infinite(eqn.outvars[0])

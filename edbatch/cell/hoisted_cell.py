@@ -35,7 +35,8 @@ class HoistedCell:
 
     Attributes:
         vectors: The one-dimensional arrays passed to the rest, one per dtype.
-        parameters_read: Parameter elements that the hoisted products read.
+        parameters_read: Number of elements of parameters and constants that the
+            hoisted products read.
 
     Example:
         >>> import edbatch as eb
@@ -186,7 +187,7 @@ def hoisted_cell(node_type: NodeType, types: TypeTable) -> HoistedCell | None:
 
 
 def _products_of_inputs(graph: CellGraph, times: Times) -> tuple[set[Var], int]:
-    """Finds values that depend on products of external inputs; `parameters_read`."""
+    """Finds values of products of external inputs, and counts `parameters_read`."""
     found: set[Var] = set()
     parameters_read = 0
     for node in graph.nodes:

@@ -34,7 +34,8 @@ class Part(NamedTuple):
     Attributes:
         type_id: The type; for types that share, the first type of their family.
         part: `WHOLE`, `HOISTED` or `REST`.
-        kin: Which of the type's relatives it shares with; `ALONE` if with none.
+        kin: Index of the type's relatives that it shares with, or `ALONE` if it shares
+            with none, or `INDEXED`.
     """
 
     type_id: int
@@ -167,7 +168,7 @@ class HoistedTypes:
         with self._lock:
             found = HoistedTypes(self.recorded, **self._how._asdict())
             for part, node_type in zip(self.parts, self.table.types, strict=True):
-                found._add(part, node_type)  # with the same functions, which are traced
+                found._add(part, node_type)  # with the same functions, traced already
             own = self.parts, self._decided.tolist(), self._rest, self._hoisted
             found._restore(*own, self._shared.all())
             found._frozen = self._frozen
@@ -341,7 +342,9 @@ class HoistedTypes:
         return b"" if members is None else members.tobytes()
 
     def run_as(self, types: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the types that all known types run as, if none is divided.
+        """Returns the types that all known types run as, where cells are never divided.
+
+        That is the case in waves (``hoists=False``).
 
         Args:
             types: Types for which to decide now whether they share; ``[n] int32``.

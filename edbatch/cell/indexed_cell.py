@@ -131,7 +131,7 @@ def indexed_type(
 
     Args:
         node_type: The type as it was recorded.
-        cell: The parameters that it indexes.
+        cell: The result of `indexed_cell` for the type.
         template: Template of calls with all parameters, operands and external inputs.
     """
     return replace(

@@ -60,7 +60,7 @@ class WatchedModules:
         self._before = [_parts_of(each) for each in self._modules]
 
     def written(self) -> WrittenParts:
-        """Returns the writes to the modules since then."""
+        """Returns the writes to the modules since this object was made."""
         found = WrittenParts([], [])
         for module, before in zip(self._modules, self._before, strict=True):
             _compare(before, _parts_of(module, copies=False), found)

@@ -16,7 +16,7 @@ DYNAMIC_SLICE = "dynamic_slice"
 LOOKUPS = frozenset({DYNAMIC_SLICE, "gather"})
 
 PRODUCTS = frozenset({DOT_GENERAL, "conv_general_dilated"})
-# They only change the shape of an array.
+# They show an array in another shape and compute nothing.
 VIEWS = frozenset({"broadcast_in_dim", "reshape", "squeeze", "transpose"})
 # The signs of their operands.
 ADDITIONS = {"add": (1, 1), "add_any": (1, 1), "sub": (1, -1), "neg": (-1,)}
@@ -80,7 +80,8 @@ KEEPS_SIGN = frozenset({
 })
 # Those of KEEPS_SIGN whose result may be zero although all inputs are positive.
 UNDERFLOWS = frozenset({"div", "mul"})
-# Steps of JAX's index normalization: negative ones count from the end, or are clipped.
+# Steps by which JAX normalizes an index: it counts from the end if negative, or is
+# clipped.
 INDEX_STEPS = frozenset({
     "add", "clamp", CAST, "ge", "gt", "le", "lt", "max", "min", "select_n",
 })

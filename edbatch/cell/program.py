@@ -62,7 +62,7 @@ def cell_program(
     Args:
         node_type: The type.
         types: The type's table.
-        packing: Whether to merge products.
+        packing: Whether to pack the cell; see `packed_cell`.
         target: The device that runs it; None for `choose_target`.
         differentiated: Whether its gradient is taken; see `rules_of_parameters`.
 

@@ -24,7 +24,7 @@ class Form:
     """The first type of a form, and the positions of another type's parameters.
 
     Attributes:
-        first: The first type of the form to be recorded.
+        first: The type of the form for which `form_of` was called first.
         places: Pairs of positions of parameter arrays: the array that the first type
             reads, and the array that this type reads at the same place of the call.
     """

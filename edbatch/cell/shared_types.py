@@ -198,7 +198,7 @@ class SharedTypes:
         return np.array(self._members, np.int32)
 
     def all(self) -> tuple[Shared, ...]:
-        """Returns the family, if any, of each type, for a pickle."""
+        """Returns the result of `of` for each type, for a pickle."""
         return tuple(self._own)
 
     def extend(self) -> None:

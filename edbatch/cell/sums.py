@@ -59,7 +59,7 @@ def find_sums(graph: CellGraph, weights: Collection[Var]) -> list[SumOfProducts]
     }
     inner = _inner_values(graph.nodes, uses)
     holds = _holders(graph.nodes, products, inner)
-    # A product that is read twice is a separate sum, and an ordinary term elsewhere.
+    # A product that is read twice is a separate sum, and one of the `others` elsewhere.
     terms_once = inner & products.keys()
     found = []
     for var in (var for node in graph.nodes for var in node.outvars):

@@ -7,7 +7,7 @@ every chunk, some of which have only four batch rows.
 On one core of a Cascade Lake Xeon 4 to 256 batch rows times 640 by 256 float32 took
 0.43 to 0.93 times as long with a pre-transposed weight. Larger weights are not
 transposed beforehand: with 1,280 by 512 four rows gained, 32 lost, and transposing took
-more time than all rows gained.
+more time than was gained in all.
 """
 
 from collections.abc import Collection

@@ -181,7 +181,7 @@ class Sites:
         infinite = infinite_constants(split.graph.constants)
         every = [*constants, *equations]
         poles = equations_with_poles(every, infinite) if is_apart else ()
-        # If a product reads infinities, their rows are left out of the tape.
+        # Products may read infinities: their tapes leave out rows without a cotangent.
         self._poles = {id(each) for each in poles if name_of(each) not in PRODUCTS}
         for eqn in equations:
             positions = self._positions(eqn.invars)

@@ -57,7 +57,7 @@ def read_from(
         some: Array kinds.
 
     Returns:
-        One value per group.
+        For each group, whether it reads them.
     """
     return [kinds[group.slots[0]] in some for group in groups]
 

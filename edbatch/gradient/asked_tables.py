@@ -31,7 +31,7 @@ class TableRun(Protocol):
         """Returns zeros, one row per lookup, for each table."""
 
     def results(self) -> Any:
-        """Returns zeros in the shapes of the results of `run`."""
+        """Returns zeros in the shapes of the model's results."""
 
     def run(
         self, params: Any, tables: tuple[Table, ...], probes: Probes
@@ -121,7 +121,7 @@ class AskedTables:
         return results
 
     def check_looked_up(self) -> None:
-        """Raises a `PlanError` if no batched function looked up a requested table."""
+        """Raises a `PlanError` for a table that no batched function looked up."""
         known = {which for own, _ in self.found for which in own}
         for k, name in enumerate(self._names):
             if k in known:

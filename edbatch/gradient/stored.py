@@ -115,7 +115,7 @@ def differentiate_stored(
     if not isinstance(run, StoredRun):
         return function(program, wanted, residuals, cotangents)
 
-    # The functions below are kept as long as the program, so they hold no arrays.
+    # The functions below live as long as the program, so they hold no array of a call.
     names = "params", "pools", "stream", "rows"
     shapes = jax.tree.map(_shape, (params, pools, stream, rows))
     others = residuals._replace(run=None, probes=(), **dict.fromkeys(names))

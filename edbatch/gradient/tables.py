@@ -44,7 +44,7 @@ class Table(NamedTuple):
 
 
 def find_tables(program: ProgramShape, leaves: Sequence[int]) -> tuple[Table, ...]:
-    """Finds the lookups of rows in some parameters of a program.
+    """Finds a program's lookups of rows in some parameters.
 
     Args:
         program: The program.
@@ -54,7 +54,7 @@ def find_tables(program: ProgramShape, leaves: Sequence[int]) -> tuple[Table, ..
         The tables, in this order.
 
     Raises:
-        PlanError: A cell reads one other than by whole rows.
+        PlanError: A cell reads one of them other than by whole rows.
     """
     tables = []
     for leaf, found in zip(leaves, _tables_or_readers(program, leaves), strict=True):
@@ -126,7 +126,7 @@ def _table_or_reader(
 def _lookups(
     program: ProgramShape, type_id: int, places: Sequence[int]
 ) -> list[TableLookup] | None:
-    """The lookups of a type in packed arrays; None if it reads them in other ways."""
+    """The lookups of a type in packed arrays; None if it also reads them otherwise."""
     cell, found = program.taped_cell(type_id), []
     for each in places:
         lookups = cell.lookups(each)

@@ -1,15 +1,15 @@
 """JAX's jaxprs as the rest of edbatch sees them.
 
 A jaxpr is a typed list of equations, each an application of a *primitive*. JAX keeps
-these classes in `jax.extend` and `jax.interpreters`, which may change in any release,
+their classes in `jax.extend` and `jax.interpreters`, which may change in any release,
 as may the parameters of primitives. Only this package knows them, and only its
 `internals.py` imports them. `tests/cell/test_jaxpr.py` searches the sources for other
 imports and checks each detail that edbatch relies on, so that an incompatible release
 of JAX fails there, with the name of the detail.
 
 The rest of edbatch imports from the package and not from its modules; nothing in it is
-public. It uses `Var`, `Literal` and `JaxprEqn` as types, the `invars`, `outvars` and
-`effects` of an equation, and the functions below for everything else.
+public. Importers use `Var`, `Literal` and `JaxprEqn` as types, the `invars`, `outvars`
+and `effects` of an equation, and the functions below for everything else.
 """
 
 from edbatch.cell.jaxpr.comparison import changeable_constants as changeable_constants

@@ -131,7 +131,9 @@ class _Comparison:
             return False
         if _is_function(one):
             return True
-        if isinstance(one, jax.tree_util.PyTreeDef):  # a plan's names its trace
+        # Only numbers of leaves are compared: the structure of a plan contains the
+        # number of its trace (`PlanShape`).
+        if isinstance(one, jax.tree_util.PyTreeDef):
             return one.num_leaves == other.num_leaves
         if isinstance(one, Mapping):
             own, its = [*one.values()], [*other.values()]

@@ -30,7 +30,7 @@ _GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")
 
 
 def is_of_jax(eqn: JaxprEqn) -> bool:
-    """Returns whether an equation's primitive is one of JAX's, with known rules."""
+    """Returns whether an equation's primitive, and so its rules, are JAX's own."""
     return eqn.primitive in _primitives_of_jax()
 
 
@@ -110,7 +110,7 @@ def type_text(atom: Any) -> str | None:
         atom: A variable, a literal, or the abstract value of one.
 
     Returns:
-        The text; None if it is no array, or is on a mesh.
+        The text; None if the atom is not an array, or is on a mesh.
     """
     aval: Any = getattr(atom, "aval", atom)
     if not hasattr(aval, "str_short"):

@@ -59,7 +59,7 @@ class Lookup(NamedTuple):
 
 
 def read_lookup(eqn: JaxprEqn) -> Lookup | None:
-    """Reads an equation as a lookup of whole rows, in order, from a table.
+    """Reads an equation as a lookup of whole rows, which its result has in order.
 
     Args:
         eqn: An equation.
