@@ -1,6 +1,6 @@
 """Gymnasium environments for scheduling graphs and for serving requests.
 
-Gain (docs/results-policies.md, "Others' agents"): agents of other libraries can be
+Gain (docs/results-policies.md, "Third-party agents"): agents of other libraries can be
 trained and run as policies; on word lattices, MaskablePPO runs 75.8 batches and greedy
 84.2.
 """
