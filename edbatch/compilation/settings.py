@@ -79,7 +79,7 @@ def may_compile() -> bool:
 
 @functools.cache
 def _tiers_of_environment() -> Tiers:
-    """Reads the environment variable; not at import, so that commands report errors."""
+    """Reads the environment variable when needed, so that commands report errors."""
     return check_tiers(
         f"the environment variable {TIERS_VARIABLE}",
         os.environ.get(TIERS_VARIABLE) or "auto",

@@ -52,7 +52,7 @@ class StaticArguments:
         numbers: int | Sequence[int] | None,
         names: str | Iterable[str] | None,
     ) -> "StaticArguments":
-        """Infers the numbers from the names or vice versa, as `jax.jit` does."""
+        """Infers numbers from names, or vice versa, if one is None, like `jax.jit`."""
         own_numbers = _as_tuple(numbers, int)
         own_names = _as_tuple(names, str)
         parameters = _positional(function)
@@ -200,8 +200,9 @@ def check_arguments(
         key: The signature of the call.
 
     Raises:
-        ArgumentError: A leaf is neither, or is an nnx object that the function would
-            change in place; the message says where, and how to fix it.
+        ArgumentError: A leaf is neither an array nor a number, or an argument contains
+            an nnx optimizer or metric, which the function would change in place; the
+            message says where, and how to fix it.
     """
     _refuse_changed_in_place(function, args, kwargs, static)
     if not any(isinstance(each, type) for each in key.leaves):

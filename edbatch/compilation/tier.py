@@ -19,7 +19,7 @@ def in_tier(tree: Any, tier: Tier) -> Any:
     """Returns a pytree in which all plans name a tier.
 
     Args:
-        tree: Any pytree with plans in it: all nodes whose type has `in_tier`.
+        tree: Any pytree. Its plans are all parts whose type has `in_tier`.
         tier: The tier.
 
     Returns:

@@ -327,8 +327,8 @@ def _end_beside_compiler() -> None:
         set_terminate: Any = ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE
         set_terminate.argtypes = [ctypes.c_void_p]
         set_terminate(ctypes.cast(libc.pause, ctypes.c_void_p))
-        # on_exit handlers run in reverse order, so _exit gets the exit status before
-        # any other exit handler of C or C++ runs, and none of them does.
+        # Exit handlers run in reverse order of their registration: this one runs first,
+        # gets the exit status, and ends the process before any other one of C or C++.
         libc.fflush(None)
         libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
     except (OSError, AttributeError):  # another C library

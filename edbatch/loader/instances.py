@@ -163,7 +163,7 @@ class FreshInstances:
         return FRESH
 
     def begin(self) -> Callable[[], None]:
-        """Begins a loop; returns a function to call when recordings are not needed."""
+        """Begins a loop; returns a callback for when nobody waits for recordings."""
         if not self.workers:
             return lambda: None
         if self._processes is not None and not self._processes.alive:

@@ -80,7 +80,7 @@ def _content_of(program: ProgramShape, with_rules: bool) -> str | None:
 def _put_type(
     content: Content, program: ProgramShape, type_id: int, with_rules: bool
 ) -> None:
-    """Adds the computation of a type's cell, and the kinds it reads and writes."""
+    """Adds a type's computation, and the array kinds that it reads and writes."""
     node_type, types = program._type(type_id), program.types
     content.put((type_id, str(node_type.key), _template(node_type)))
     for kinds in (

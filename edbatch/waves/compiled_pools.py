@@ -34,7 +34,7 @@ class CompiledPools:
     def choose(
         self, program: WaveProgram, shape: WaveShape, arenas: Arenas, rows: PoolRows
     ) -> PoolRows:
-        """Chooses compiled pool sizes for a wave; its own if none are compiled.
+        """Chooses compiled pool sizes for a wave; the wanted ones if none are compiled.
 
         Args:
             program: The program.

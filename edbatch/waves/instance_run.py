@@ -39,8 +39,8 @@ class InstanceRun(Recorder):
             are not kept.
         number: Its number among the instances of its runner.
         parts: For each part, from one suspension to the next, in which it recorded
-            nodes: the index of the runner's recording, the first node and the end, the
-            first value and the end.
+            nodes: the runner's `takes` then (an index into `WaveRunner.recorded`), the
+            first node and the end, the first value and the end.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ from edbatch.waves.wave_nodes import (
     take_slots,
 )
 
-_MOST_PARTS = 64  # most recordings behind before they are merged
+_MOST_PARTS = 64  # most parts behind before they are merged
 _MOST_WAITING = 4096  # most delayed nodes before a wave runs all
 _NOTHING = no_nodes()
 

@@ -42,7 +42,7 @@ Calls = list[tuple[TieredFunction, tuple[Any, ...]]]
 
 
 class NextWave(NamedTuple):
-    """A wave for which no program is large enough, and the state around it.
+    """A wave that the current program cannot run, and the state around it.
 
     Attributes:
         schedule: The schedule that would run.

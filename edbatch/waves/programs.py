@@ -156,7 +156,7 @@ class WaveProgram(NamedTuple):
         """Allocates the integers of a wave.
 
         Returns:
-            All integers, zeros; and views of them for the records and the trips.
+            All integers, initialized to 0; and views of the records and the trips.
         """
         shape = self.shape
         loops = len(shape.program.loops)

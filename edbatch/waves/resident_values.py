@@ -70,8 +70,8 @@ class ResidentValues:
             free: Frees rows of unreachable values.
 
         Returns:
-            The rows that arenas need afterwards, and the rows that they should have:
-            more than an arena has if it would be nearly full.
+            The rows that arenas need afterwards, and the rows that they should have: if
+            an arena would be nearly full, more than it has.
         """
         rows = needed()
         sizes = {kind: len(arena) for kind, arena in self.arenas.items()}

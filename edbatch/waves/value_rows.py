@@ -43,7 +43,7 @@ class ValueRows:
 
     @property
     def in_use(self) -> int:
-        """Number of used values that have a row."""
+        """Number of values in use that have a row."""
         return int((self._used & (self._row >= 0))[: self.count].sum())
 
     def of(self, values: Sequence[int] | np.ndarray) -> np.ndarray:

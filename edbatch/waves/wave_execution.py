@@ -109,7 +109,7 @@ class WaveExecution:
         self._program: WaveProgram | None = None
         self._grown_for: WaveProgram | None = None  # arenas have its sizes
         self._grown_at = 0  # number of waves before arenas were grown for it
-        self._adopted: WaveProgram | None = None  # the last one compiled ahead
+        self._adopted: WaveProgram | None = None  # the last program that was adopted
         self._ahead_for: WaveProgram | None = None  # see `compile_later_needs`
         self.lacking: Needs = {}
         self._most_chunks = 0  # of any wave
@@ -352,9 +352,9 @@ class WaveExecution:
     def compile_later_needs(self) -> None:
         """Starts compiling programs that later waves may need, in the background.
 
-        Call it after waves. Grown arenas are full, and pools are largest, much later,
-        when nobody should wait for a compilation. Nothing is compiled while sizes still
-        grow with the waves.
+        Call it after waves. Arenas that have grown fill up, and pools reach their
+        largest sizes, much later, when nobody should wait for a compilation. Nothing is
+        compiled while sizes still grow with the waves.
         """
         program = self._grown_for
         if self._ahead_for is program or program is None:
