@@ -3,8 +3,8 @@
 `edbatch.policies.cost.model` reports the gain from using these costs, and their error.
 
 *Chunks.* The time of a chunk of each type and width is the difference between a real
-minibatch and the same minibatch with copies of that chunk inserted
-(`edbatch.benchmark.replay`), enough copies to about double its time. Both run side by
+minibatch and the same minibatch with more such chunks inserted
+(`edbatch.benchmark.replay`), enough of them to about double its time. Both run side by
 side; the result is the median over rounds. The measurement therefore includes all the
 work of a chunk: gathering operands from their rows, writing outputs, competing with
 other types for the cache. A microbenchmark of the cell omits these. A regression on the

@@ -50,7 +50,7 @@ def max_relative_error(found: Any, expected: Any) -> float:
     Returns:
         The largest difference in an array, relative to the largest finite magnitude of
         the expected array; infinite if only one of two elements is NaN, or if an array
-        differs from zeros.
+        differs from an expected array of zeros.
 
     Example:
         >>> max_relative_error({"w": np.array([1.0, 4.0])}, {"w": np.array([2.0, 4.0])})

@@ -10,7 +10,9 @@ from edbatch.benchmark.program_counts import ProgramCounts
 
 @dataclass(frozen=True)
 class TrainRow:
-    """Times of value and gradient of a loss, `half_squares`, without an optimiser.
+    """Times of value and gradient of a loss, without an optimiser.
+
+    The loss is half the sum of the squares of all outputs (`half_squares`).
 
     Attributes:
         train_ms: Time of both passes per minibatch, including the plan's transfer.

@@ -79,7 +79,7 @@ def demo(
 
 
 def _count(tour: "Tour", batch_size: int, tell: Tell) -> dict[str, float]:
-    """Shows that the default policy suffices; returns its batches and the bound."""
+    """Compares the default policy with the bound; returns its batches and the bound."""
     plain = tour.count_plain()
     met = plain["batches"] == plain["lower_bound"]
     tell(

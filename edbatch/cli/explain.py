@@ -106,7 +106,7 @@ def _check(measure: bool, costs: Path | None, plot: Path | None) -> None:
 
 
 def _hidden_of(known: "CostModel", file: Path, hidden: int | None) -> int | None:
-    """Returns the hidden size that the costs were measured with, if it is recorded."""
+    """Returns the hidden size of the costs if recorded, otherwise the given one."""
     record = known.record
     if record is None or record.hidden is None:
         return hidden

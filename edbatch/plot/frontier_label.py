@@ -39,7 +39,8 @@ def frontier_label(
         encoding: The encoding.
         frontier: The encoded frontier.
         names: Names of the types.
-        limit: Maximum number of characters; further types are only counted.
+        limit: Types beyond this number of characters are only counted; the first type
+            is always named.
 
     Returns:
         For example ``join > leaf`` (more operations of the first type are ready) or

@@ -57,9 +57,9 @@ def plot_state_machine(
     table. A circle in a ring is a group of rarer states in which one type runs, or
     several if it is white. States are placed from left to right by when they occur.
     Arrows are moves, wider if they are more frequent. The main moves are dark: the most
-    frequent ones, up to four fifths of all moves or 1.5 arrows per state, and the most
-    frequent one into and out of each state. Others are pale, and the rarest are
-    omitted. The number next to a circular arrow counts the steps that stay in a state.
+    frequent ones, which make up four fifths of all moves, but at most 1.5 per circle;
+    and the most frequent one into and out of each circle. Others are pale, and the
+    rarest are omitted. The number next to a circular arrow counts the steps that stay.
 
     Args:
         machine: The policy.
