@@ -56,9 +56,9 @@ class Batched(HostSide):
     and plans know which parameters they were made for. An instance that is not a
     recording is recorded for the first of these that exists: the parameters of the
     call, ``params=`` of the method, the parameters of recordings in the same minibatch,
-    the bound parameters. ``params=`` of `batch` and `bind` bind parameters (the latest
-    counts); if neither was used, the first run (a call, `apply` or `rollout`) does.
-    Later runs bind nothing, nor does ``params=`` of other methods.
+    the bound parameters. Parameters are bound by ``params=`` of `batch` and by `bind`
+    (the latest counts) or, if neither was used, by the first run (a call, `apply` or
+    `rollout`). Later runs bind nothing, nor does ``params=`` of other methods.
 
     It can be pickled, including everything learned about the model, if the model can be
     imported by name. Other processes can then record and plan with it, and recordings
@@ -340,7 +340,7 @@ class Batched(HostSide):
         next call with the same arrays, until those arrays are freed.
 
         Gradients are the model's. The contents of one instance (NaN, infinity, a point
-        of no derivative) never change the outputs or gradients of another, nor the
+        without a derivative) never change the outputs or gradients of another, nor the
         gradient of a parameter that only others read; outputs that nothing reads have
         no cotangent. There is one difference from the unbatched model: both branches of
         a ``lax.cond`` inside a cell run, as under `jax.vmap`.
@@ -425,7 +425,7 @@ class Batched(HostSide):
 
         Args:
             sample: Instances, or recordings of them, of all sizes and structures that
-                later calls will have. Repeated where a minibatch is larger than it.
+                later calls will have. It is repeated to fill larger minibatches.
             batch_sizes: Instances per minibatch, such as ``[1, 8, 64]``; by default one
                 minibatch of the whole sample.
             params: The parameters of the later calls. Values that cells compute from
@@ -436,7 +436,7 @@ class Batched(HostSide):
 
         Returns:
             A handle: ``wait()`` waits, and raises any error; ``done`` is whether
-            compilation is complete; ``programs`` is the number of programs.
+            compilation has ended; ``programs`` is the number of programs.
 
         Raises:
             EdbatchError: As for `plan` and `apply`; or a batch size is not a whole

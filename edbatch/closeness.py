@@ -31,7 +31,7 @@ def compare_outputs(
         expected: The model's result.
         where: Names the instance, for messages.
         tolerance: As for `edbatch.verify`.
-        roundings: The coarsest rounding on the way to each array.
+        roundings: Returns the coarsest rounding on the path to each array.
 
     Returns:
         The largest difference, and how many numbers were compared.
@@ -70,7 +70,7 @@ def difference(
         expected: The model's array.
         where: Names the array, for messages.
         tolerance: As for `edbatch.verify`.
-        roundings: The coarsest rounding on the way to each array.
+        roundings: Returns the coarsest rounding on the path to each array.
         leaf: Index of this array in `roundings`.
 
     Returns:

@@ -101,7 +101,7 @@ class ArgumentError(EdbatchError, TypeError):
 class CompilationError(EdbatchError, RuntimeError):
     """A call would have to wait for a compilation, which the stance forbids.
 
-    Also raised for a compilation in the background of a forked process.
+    Also raised if a forked process is to compile a program in the background.
 
     Example:
         >>> import edbatch as eb
@@ -115,7 +115,7 @@ class CompilationError(EdbatchError, RuntimeError):
 
 
 class ServerError(EdbatchError, RuntimeError):
-    """Base class: a server did not answer a request.
+    """A server did not answer a request; base class of server errors.
 
     Example:
         >>> import edbatch as eb

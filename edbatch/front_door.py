@@ -81,8 +81,8 @@ def batch(
         compute_dtype: The dtype that cells compute in, such as ``jnp.bfloat16``, like
             `dtype` of Flax modules: floating-point arguments of a cell are cast to it,
             and the outputs computed from them are returned in it. Parameters and
-            gradients with respect to them keep the parameters' dtype. Gradients are
-            summed over nodes in float32, from rounded terms. None to compute in the
+            gradients with respect to them keep the parameters' dtype; these gradients
+            are summed over nodes in float32, from rounded terms. None to compute in the
             dtypes of the arguments.
 
     Returns:

@@ -123,7 +123,7 @@ class HostSide:
     def fit(self, sample: Iterable[Any], *, params: Any = None) -> Self:
         """Makes the decisions that depend on instances, from a sample.
 
-        They are which types have their products of external inputs hoisted, which
+        These are which types have their products of external inputs hoisted, which
         operands compiled loops read as slices, which types are laid out aligned, and
         the widths of chunks; results do not depend on them. Without a sample, the first
         minibatch with a type decides for that type, even if it has only two instances,
@@ -174,7 +174,8 @@ class HostSide:
             Its dataflow graph.
 
         Raises:
-            EdbatchError: The model computes outside cells, or a cell fails.
+            EdbatchError: The model does something outside cells that cannot be
+                recorded, or a cell fails.
         """
         states = self.states
         state = states.default() if params is None else states.of_params(params)

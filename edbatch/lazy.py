@@ -1,4 +1,4 @@
-"""Lazy imports of the parts of `edbatch` that need optional dependencies.
+"""Lazy imports: names of `edbatch` whose dependencies load on first use.
 
 `import edbatch` loads JAX, NumPy and Numba. Modules that need gymnasium, Flax or Optax
 are imported on first access, by the package's ``__getattr__`` (PEP 562). Gymnasium has

@@ -39,7 +39,8 @@ class ModelState(WithoutLock):
         types: The recorded types.
         planning: The decisions that planning uses. `edbatch.planning.fit` replaces it;
             existing plans keep running.
-        foreign_split: The running types of plans from other processes, if any.
+        foreign_split: The running types of foreign plans, if any: plans from another
+            process or another function of this model.
         packed: Packed parameters of the latest call.
         calls: Calls seen while recording.
         waves: Sizes of programs that run waves, by kind of device.
@@ -63,7 +64,7 @@ class ModelState(WithoutLock):
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the decisions; `__setstate__` restores the rest."""
+        """Returns the decisions; `__setstate__` creates the rest."""
         with self.lock:
             left_out = ("lock", "packed", "calls", "adoptions", "waves", "wave_types")
             names = [each.name for each in fields(self) if each.name not in left_out]

@@ -244,7 +244,7 @@ class PlanState:
             return self.mesh_buckets.setdefault((mesh, axis), own)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the decisions; `__setstate__` restores the rest."""
+        """Returns the decisions; `__setstate__` creates the rest."""
         kept = (
             "types",
             "variants",

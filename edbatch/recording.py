@@ -45,7 +45,8 @@ def record_instances(state: ModelState, instances: Sequence[Any]) -> DataflowGra
         The dataflow graph of all of them.
 
     Raises:
-        EdbatchError: The model computes outside cells, or a cell fails.
+        EdbatchError: The model does something outside cells that cannot be recorded,
+            or a cell fails.
     """
     types = state.types
     assert types.model is not None, "a state's types know their model"

@@ -282,7 +282,7 @@ class _Trial:
         ]
 
     def rows_are_as_in_tables(self) -> bool:
-        """Whether steps on rows equal steps on tables with zeros in all other rows."""
+        """Whether steps on rows equal table steps with zero gradients elsewhere."""
         used = np.array(_LOOKED_UP)
         rows = np.full(_PLACES, _ROWS)
         rows[: len(used)] = used

@@ -233,7 +233,8 @@ class StateRegistry:
         """Finds the state of a plan, and converts the plan to the state's types.
 
         Args:
-            plan: A plan, possibly from another process.
+            plan: A plan, possibly from another process or another function of this
+                model.
 
         Returns:
             Its state, and the converted plan.

@@ -1,8 +1,9 @@
 """Targets: all settings that depend on the kind of device, in one place.
 
 The target is chosen by the device that will run a program, and the program is compiled
-for it. No other part of edbatch checks the kind of device. The CPU numbers were
-measured; those of GPUs follow from kernel counts, and all other devices share them.
+for it. No other part of edbatch checks the kind of device. The default numbers were
+measured on CPUs, and TPUs keep them; those of GPUs follow from kernel counts, and
+unknown platforms have the same.
 """
 
 import functools

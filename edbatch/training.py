@@ -71,7 +71,7 @@ class Trainer:
         losses: The loss of each checked step.
 
     Raises:
-        TrainingError: The loss, optimizer, parameters or targets have a wrong type.
+        TrainingError: The loss, optimizer, parameters or targets are invalid.
 
     Example:
         >>> import edbatch as eb

@@ -34,7 +34,7 @@ _READERS = 8  # maximum number of threads that parse larger bodies
 
 
 class Endpoints:
-    """Answers HTTP requests with a server. Runs in the event loop only.
+    """Answers HTTP requests with a server. All methods run in the event loop.
 
     Args:
         server: The server.

@@ -52,7 +52,7 @@ class Second:
 
 
 class History:
-    """Statistics of a server's last minutes. Runs in the event loop only."""
+    """Statistics of a server's last minutes. All methods run in the event loop."""
 
     def __init__(self) -> None:
         self._seconds: deque[Second] = deque(maxlen=SECONDS)

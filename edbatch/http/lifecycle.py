@@ -19,7 +19,7 @@ class Phase(Enum):
 
 
 class Lifecycle:
-    """The phase and active requests of a server. Runs in the event loop only.
+    """The phase and active requests of a server. Used in the event loop only.
 
     Attributes:
         phase: The phase.
@@ -63,7 +63,7 @@ class Lifecycle:
         try:
             yield
         except asyncio.CancelledError:
-            # Cancelled by the shutdown only, not by anyone else, too.
+            # Refuse only if nobody but the shutdown has cancelled the task.
             if (
                 self.phase is Phase.DRAINING
                 and task is not None

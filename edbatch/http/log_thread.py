@@ -94,7 +94,7 @@ class LogThread(logging.Handler):
                         " fast enough"
                     )
                 )
-            with contextlib.suppress(OSError, ValueError):  # the stream is closed
+            with contextlib.suppress(OSError, ValueError):  # no reader, or closed
                 self._stream.write("".join(f"{each}\n" for each in lines))
                 self._stream.flush()
             time.sleep(_PAUSE_S)

@@ -70,11 +70,11 @@ def as_serving_policy(policy: Any) -> ServingPolicy:
 
 
 def of_another_model(policy: Any, type_keys: Sequence[TypeKey]) -> str | None:
-    """Checks whether a policy was trained on none of a model's types.
+    """Checks whether a policy was trained on none of a model's cells.
 
     Args:
         policy: The policy.
-        type_keys: The model's types.
+        type_keys: The model's types; only cells and parameter paths are compared.
 
     Returns:
         A message if so; None if it was trained on some of them, or has no types.
@@ -99,7 +99,7 @@ class WaveDecider:
         policy: The policy.
         max_rows: Maximum width of a batch, in rows.
         patience_ms: How long a node may be ready before the server overrules.
-        told: Warnings about the policy already logged; each is logged once.
+        told: Warnings about the policy already logged; only the first is logged.
 
     Attributes:
         policy: The policy, adapted to the latest set of types.

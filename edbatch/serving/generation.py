@@ -75,7 +75,7 @@ class Generation:
         self._holds = holds
         self._launched: deque[tuple[list[Request], Asked]] = deque()
         self._part_of: dict[int, int] = {}  # part of each request, used with a policy
-        self._running: dict[int, float] = {}  # launch time of each part's running wave
+        self._running: dict[int, float] = {}  # start time of each part's running wave
         self._idle_waits = 0  # decisions to wait since a request joined or a wave ran
         self._most = math.inf  # how many requests the next wave tries, see `_launch`
 
@@ -130,7 +130,7 @@ class Generation:
             self._waiting.append(request)
 
     def _tidy_if_idle(self) -> None:
-        """Frees leftovers of requests that ended without another wave, if none run."""
+        """Frees what ended requests have left behind, if no request is in flight."""
         if not self._requests:
             self.runner.tidy()
 
@@ -225,7 +225,7 @@ class Generation:
     def _waits_on(self) -> bool:
         """Counts a decision to wait; returns whether it is obeyed.
 
-        As long as nothing runs and no request joins, many policies would wait forever.
+        While nothing runs and no request joins, many policies would wait forever.
         """
         self._idle_waits += 1
         if self._idle_waits <= _MOST_IDLE_WAITS:
@@ -295,8 +295,8 @@ class Generation:
     ) -> bool:
         """Launches a wave; requests that it does not serve wait for another one.
 
-        If the wave would need a larger program, it is tried again with half of the
-        requests, and runs all nodes that these need, whatever the policy decided; the
+        If the wave would need a larger program, the requests are halved until the wave
+        fits; it then runs all nodes that these need, whatever the policy decided. The
         larger program is compiled in the background. A request that needs it even in a
         wave of its own is held. Since each try plans a wave, the next wave is tried
         with only twice as many requests as had room.

@@ -149,9 +149,9 @@ class HeldRequests:
     def take_ready(self) -> list[Request]:
         """Starts compilations, and adopts a program once it is compiled.
 
-        Requests whose program cannot be compiled fail; no others do. The sizes that
-        split waves lacked are compiled the same way; if that fails, these waves stay
-        split.
+        Requests whose program cannot be compiled fail; no others do, unless no request
+        can continue (`_make_room`). The sizes that split waves lacked are compiled the
+        same way; if that fails, these waves stay split.
 
         Returns:
             The requests that are no longer held, to run or to try again.
@@ -187,7 +187,7 @@ class HeldRequests:
         return self._next is not None
 
     def _choose(self) -> list[Request]:
-        """Returns the requests to compile for: all, or after a failure one lack's."""
+        """Returns the requests to compile for; after a failure, those of one lack."""
         while self._apart:
             lack = self._apart[-1]
             own = [each for each, found in self._lacks.items() if found == lack]
@@ -229,7 +229,7 @@ class HeldRequests:
         return ready
 
     def _failed(self, error: BaseException) -> None:
-        """Fails requests whose own program cannot be compiled, or separates lacks."""
+        """Fails the requests of a failed compilation, once it was for one lack only."""
         if is_ctrl_c(error):
             raise error
         own = [each for each in self._next_for if each in self._lacks]

@@ -137,7 +137,7 @@ class Server:
         if max_new_types is not None:
             what = "max_new_types of eb.Server"
             check_number(EdbatchError, what, max_new_types, 0, whole=True)
-        abstract(params)  # raises if a leaf is not an array, such as a setting
+        abstract(params)  # raises if a leaf is no array or number, but a setting
         params = as_arrays(params)
         self._policy = None if policy is None else as_serving_policy(policy)
         self._admission = JOIN_AT_ONCE
@@ -192,7 +192,7 @@ class Server:
 
         Raises:
             Exception: Raised by the model, with a note that names the instance.
-            PolicyError: The server's policy was trained on none of the types that the
+            PolicyError: The server's policy was trained on none of the cells that the
                 model calls.
             ServerClosedError: The server was drained or closed.
         """

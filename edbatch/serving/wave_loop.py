@@ -17,7 +17,7 @@ from edbatch.serving.request import Request, copy_of, late
 from edbatch.serving.slow_turns import TurnClock, TurnLog
 from edbatch.serving.stats import Counts
 
-_AT_ONCE = 32  # requests started before values are resumed, so that waves are wide
+_AT_ONCE = 32  # start at least this many waiting requests, so that waves are wide
 _COMPILER_S = 0.005  # polling interval while a program is compiled
 _FEW = 4  # requests started between two checks of the device
 
