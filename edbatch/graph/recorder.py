@@ -121,7 +121,7 @@ def record(
         The dataflow graph of all instances, topologically ordered.
 
     Raises:
-        RecordingError: The model computes outside cells.
+        RecordingError: The model does something outside cells that cannot be recorded.
         CellError: A cell cannot be traced.
         PlanError: The table was made under another setting of ``jax_enable_x64``.
 
