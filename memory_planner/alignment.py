@@ -140,7 +140,7 @@ def _new_constraints(batch):
 
 @kernel
 def _add_constraints(tables, b, order, weight, constraints, count):
-    """Adds a batch's constraints to the latest batches read; returns the new count."""
+    """Adds each chunk's constraints to the last batches read; returns the new count."""
     batch, read, chunk_start = tables.batch, tables.read, tables.chunk_start
     table, num_bytes, first = constraints
     for c in range(batch[b, FIRST_CHUNK], batch[b + 1, FIRST_CHUNK]):
@@ -161,7 +161,7 @@ def _add_constraints(tables, b, order, weight, constraints, count):
 
 @kernel
 def _latest_producer(tables, nodes, slot):
-    """Finds the last batch that nodes read; `NONE` if no order makes it a slice."""
+    """Finds the last batch that nodes read; `NONE` if they can read no slice."""
     before = latest = NONE
     for v in nodes:
         u = tables.operand_node[tables.operand_start[v] + slot]

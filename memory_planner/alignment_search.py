@@ -24,7 +24,7 @@ from edbatch.memory_planner.tables import IS_READ, make_tables
 
 _MOST_CHANGES = np.int64(3)  # from one try to the next
 _KINDS = np.int64(4)  # of changes
-_FACTORS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # of weights; weight 0 is left out
+_FACTORS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # of weights; 0 leaves a read or pair out
 _PATIENCE = 50  # tries without gain, after which the search starts over
 
 

@@ -74,7 +74,7 @@ def find_groups(
 
 @kernel
 def _choose_reads(batch, b, read, weight):
-    """Lists reads of several blocks, most bytes first; and their maximum of blocks."""
+    """Lists reads of several blocks, most bytes first; and the most blocks of any."""
     chosen = np.empty(_MOST_READS, np.int32)
     found = 0
     most = 0
@@ -134,7 +134,7 @@ def _sort_by_rank(producers, batch):
 
 @kernel
 def promised_bytes(tables: Tables, b: int, nodes: np.ndarray, groups: Groups) -> float:
-    """Counts the bytes that chunks could read in place if blocks were ordered to fit.
+    """Counts bytes that chunks could read in place with the right order within blocks.
 
     Args:
         tables: The tables.

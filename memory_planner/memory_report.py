@@ -125,7 +125,7 @@ def report_memory(layout: Layout, graph: DataflowGraph) -> MemoryReport:
 
 
 def _count_whole(layout: Layout, graph: DataflowGraph) -> int:
-    """Counts the slots of batches whose chunks read adjacent slices."""
+    """Counts the slots of batches whose chunks read consecutive slices."""
     first = np.searchsorted(layout.chunk_start, layout.batch_start[:-1])
     whole = np.logical_and.reduceat(layout.in_place, first) if len(first) else first
     inner = np.setdiff1d(np.arange(len(layout.chunk_start)), first)

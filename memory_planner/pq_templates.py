@@ -135,7 +135,7 @@ def _take_full(node, v):
 
 @kernel
 def _group_full(node, v):
-    """Puts the full children, if there are several, below a new child.
+    """Puts the full children, two or more, below a new child.
 
     The new child takes the place of the full child that was labelled first, so all
     nodes that need not move stay where they are.

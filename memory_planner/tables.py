@@ -19,9 +19,9 @@ from edbatch.memory_planner.problem import LayoutProblem
 NONE = np.int32(-1)
 
 # Columns of a batch: first position in the schedule, rows that its chunks write, first
-# chunk and first read; a last row holds the ends. IS_READ says whether any of its nodes
-# is in a read. The other columns describe its block: the neighbours, its place among
-# all blocks, and the nodes that must come first and last.
+# chunk and first read; a last row holds the ends. IS_READ says whether some read takes
+# any of its nodes. The other columns describe its block: the neighbours, its place
+# among all blocks, and the nodes that must come first and last.
 START, ROWS, FIRST_CHUNK, FIRST_READ, IS_READ = range(5)
 NEXT, PREVIOUS, RANK, FIRST_NODE, LAST_NODE = range(5, 10)
 BATCH_COLUMNS = 10

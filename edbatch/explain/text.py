@@ -7,7 +7,7 @@ from edbatch.explain.table import Table, summary, tables
 from edbatch.explain.uses import MinibatchUse
 
 _WIDTH = 80
-_FEW = 5  # most columns of tables with text; wider ones have names and numbers
+_FEW = 5  # maximum columns of tables of text; wider ones have numbers
 
 
 def as_text(report: MinibatchUse) -> str:

@@ -142,7 +142,7 @@ def _needs_keys(shape: ProgramShape) -> bool:
 
 
 def check_defaults(shape: ProgramShape) -> None:
-    """Checks that all cells of a program whose key has a default run without a key.
+    """Checks that all cells whose key has a default run without their key.
 
     Args:
         shape: The program; cells that need a key are not checked.

@@ -1,4 +1,4 @@
-"""Pads results to a number of instances, so that a program serves several numbers."""
+"""Pads results to a number of rows, so a program serves several minibatch sizes."""
 
 from typing import Any
 

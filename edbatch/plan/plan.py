@@ -237,7 +237,7 @@ export.register_pytree_node_serialization(
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """A plan without its external inputs, which depends on structure alone.
+    """A plan without its external inputs; it depends on structure alone.
 
     Attributes:
         plan: The plan with empty pools.

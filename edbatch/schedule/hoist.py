@@ -1,10 +1,10 @@
 """Hoists the products of external inputs out of the nodes of a scheduled graph.
 
 Each node of a divided type (see `edbatch.cell.hoisted_types`) gets an additional node
-before it, which precomputes the part of the cell that depends on external inputs. The
-new nodes run first, one batch per type, in the order in which the schedule runs their
-readers, so each batch reads its precomputed part as one slice. Policies see none of
-this.
+before it, which precomputes from the external inputs the values that the rest of the
+cell needs. The new nodes run first, one batch per type, in the order in which the
+schedule runs their readers, so each batch reads its precomputed values as one slice.
+Policies see none of this.
 """
 
 from dataclasses import replace

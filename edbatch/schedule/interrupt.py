@@ -1,4 +1,4 @@
-"""Handles Ctrl-C: defers it to a safe moment, and raises `KeyboardInterrupt` always."""
+"""Handles Ctrl-C: deferred to a safe moment, and always as `KeyboardInterrupt`."""
 
 import signal
 import threading

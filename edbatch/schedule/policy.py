@@ -210,7 +210,7 @@ _MARK = "_schedules_are_valid"
 
 
 def schedules_are_valid(policy_class: PolicyClass) -> PolicyClass:
-    """Marks a policy class, without its subclasses, whose schedules need no check.
+    """Marks a policy class whose schedules need no check; not its subclasses.
 
     The schedules of a policy that wraps another, its attribute `policy`, are as valid
     as those of the wrapped policy. The graphs passed to `schedule` are checked instead,

@@ -110,7 +110,7 @@ def update_heads(
         state: The `FrontierState` after the call.
         chosen: The type that ran.
         first: First place of the batch in ``state.queue``.
-        last: Last place of the batch (exclusive).
+        last: End of the batch in ``state.queue``.
     """
     if remaining_size(state, chosen) == 0:
         heads.heads[chosen] = 0

@@ -22,7 +22,7 @@ MOST_BYTES = 1 << 20
 
 
 class _Parts(NamedTuple):
-    """Shapes and dtype of arrays joined to a vector, with complex numbers as pairs."""
+    """Shapes and dtype of arrays joined into a vector; complex numbers are pairs."""
 
     shapes: tuple[tuple[int, ...], ...]
     dtype: np.dtype[Any]

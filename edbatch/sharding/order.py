@@ -28,8 +28,8 @@ def order_results(
     Args:
         outputs: The outputs of its recordings, aligned, in the user's order.
         lengths: The lengths of all lists of its output.
-        device: The device of each recording; each device runs its recordings in this
-            order. ``[R] int32``.
+        device: The device of each recording; each device runs its recordings in the
+            user's order. ``[R] int32``.
         stack_rows: Rows that each device adds to a stack, per leaf.
         shape: The static part of the result.
         sizes: Rows of lists in the result, by the names of its bucket.

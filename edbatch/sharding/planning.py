@@ -30,7 +30,7 @@ _OF_DEVICE = "instances of a device"  # dimension of a bucket: the largest such 
 
 @dataclass(frozen=True, eq=False)
 class EncodedShards:
-    """A sharded plan without its external inputs, which depends on structure alone.
+    """A sharded plan without its external inputs; it depends on structure alone.
 
     Attributes:
         shards: The plan of each of ``D`` devices; None for devices without instances.

@@ -374,7 +374,7 @@ class Sharded(HostSide):
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Adds advice to the error of models that ask for values: none can be recorded."""
+    """Adds advice to errors of models that ask for values, which cannot be recorded."""
     try:
         yield
     except AsksForValueError as error:

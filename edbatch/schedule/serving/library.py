@@ -53,8 +53,8 @@ class InstanceLibrary:
             The library.
 
         Raises:
-            PolicyError: There are no graphs; one is not a graph or has an instance
-                without nodes; or their types differ.
+            PolicyError: There are no graphs; one is not a graph, has no nodes or has an
+                instance without nodes; or they do not have the types of one model.
         """
         structures = structures_of(PolicyError, "the graphs of a library", structures)
         if not structures:

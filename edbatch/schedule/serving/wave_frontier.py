@@ -4,8 +4,8 @@ The counterpart of the simulation's queues (`kernels.py`), over pending nodes: r
 needed, and not run. Both show policies the same state for the same history: queues are
 in the order in which nodes became ready, and a batch takes the first nodes of its
 type's queue. A wave is decided as a whole before it runs, so the clock stands still
-within it. Nodes that become ready in one of its batches get the time of its end once
-the wave has run (`edbatch.serving.decisions`).
+within it. Once the wave has run, nodes that became ready in one of its batches get the
+time at which that batch ended (`edbatch.serving.decisions`).
 """
 
 from typing import NamedTuple
