@@ -10,7 +10,8 @@ noise. In a clone, on an idle machine:
     python experiments/layout_speed.py
     python experiments/layout_speed.py --workloads tree-lstm,bilstm-tagger
 
-Times are median milliseconds. Takes ten minutes on two cores, most of it to compile.
+Times are milliseconds: the median of the forward pass, the minimum of planning. Takes
+ten minutes on two cores, most of it to compile.
 """
 
 from dataclasses import dataclass

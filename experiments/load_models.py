@@ -38,7 +38,7 @@ class ServedModel:
         model: ``model(params, instance)``, which returns the answer.
         params: The parameters.
         instances: The instances, by the index that requests contain.
-        by_size: The same instances, sorted by number of words.
+        by_size: The same instances, in ascending number of words.
         asks: Whether the model reads values while it runs; its answers then consist of
             Python numbers.
         data: The source of the instances, for the record.
@@ -78,7 +78,7 @@ def word_of(params: Any, state: Array) -> Array:
 
 
 def translate_greedily(params: Any, pair: SentencePair) -> list[int]:
-    """Translates word by word, up to the length of the reference.
+    """Translates word by word, to exactly the length of the reference.
 
     With untrained parameters no translation would end. The references have the lengths
     of real answers, the same for all systems.

@@ -44,7 +44,9 @@ from edbatch.compilation.settings import check_tiers
 
 from arguments import option, parse_arguments
 
-_LONG = 4.0  # second limit, in times of a single request, if above the given one
+# The second limit, as a multiple of the latency of a single request in "one by one"; it
+# is used only if it is above the given limit.
+_LONG = 4.0
 _CLOSE = 1.06  # ratio of two loads at which the search between them ends
 
 

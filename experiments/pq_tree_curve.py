@@ -111,8 +111,8 @@ def mixed(rng: np.random.Generator, n: int, size: int) -> Subsets:
 
 
 def refused(rng: np.random.Generator, n: int, size: int) -> Subsets:
-    """Draws, from each of three groups, the first two leaves, three, four and so on."""
-    # To make longer paths takes subsets whose total size is quadratic.
+    """Takes, of each of three groups, the first two leaves, the first three, etc."""
+    # Longer paths would need subsets of quadratic total size.
     depth = min(n // 3, 1000)
     groups = np.split(np.arange(3 * depth), 3)
     paths = [group[:k] for group in groups for k in range(2, depth + 1)]

@@ -95,7 +95,7 @@ class Replica:
     async def answer(
         self, request: dict[str, Any], deadline_ms: float | None = None
     ) -> dict[str, Any]:
-        """Answers a request; if Ray cancels the call, it ends before the next wave."""
+        """Answers a request; ends it before the next wave if Ray cancels the call."""
         return await self.server.submit(request, deadline_ms=deadline_ms)
 
     async def __call__(self, request: Request) -> JSONResponse:

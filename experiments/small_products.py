@@ -2,9 +2,9 @@
 
 XLA runs the products of a program with YNNPACK unless an option forbids it. A fine
 program is compiled with that option if all its cells have few multiply-adds per row and
-most multiply-adds are in wide chunks (`small_product` of `edbatch/target.py`). This
-script compiles programs of ready workloads both ways and runs them alternately. In a
-clone, on an idle machine:
+most multiply-adds are in types with wide chunks (`small_product` of
+`edbatch/target.py`). This script compiles programs of ready workloads both ways and
+runs them alternately. In a clone, on an idle machine:
 
     python experiments/small_products.py
     python experiments/small_products.py --workloads tree-lstm --hidden 128

@@ -70,8 +70,9 @@ def judge_decision(
 ) -> dict[str, Array]:
     """Returns the negative log-likelihood of a node: its label and what follows.
 
-    ``follows``, ``[2]``, is 1 where a child or a sibling follows; ``possible``,
-    ``[2]``, is 1 where one may follow. The root has no sibling, so that is no decision.
+    ``follows`` and ``possible``, ``[2]``, have an entry for a child and one for a
+    sibling: 1 if it follows, and 1 if it may follow. The root has no sibling, so
+    whether one follows is no decision.
     """
     of_label = -jax.nn.log_softmax(logits["label"])[label]
     of_rest = jax.nn.softplus((1 - 2 * follows) * logits["follows"])

@@ -191,7 +191,7 @@ class _Run:
         self.began = time.perf_counter()
 
     def start(self) -> int:
-        """Restores the last checkpoint, if any; returns its step, or 0 without one."""
+        """With ``--resume``, restores the last checkpoint; returns its step, or 0."""
         last = self.checkpoints.latest_step()
         if last is None:
             if self.resume:

@@ -53,7 +53,7 @@ def sample_programs(rng: np.random.Generator, count: int) -> list[Program]:
 
 
 class _Writer:
-    """Writes one program function by function; functions are named by position."""
+    """Writes one program function by function; functions are identified by position."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng

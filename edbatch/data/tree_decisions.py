@@ -45,8 +45,8 @@ def grow(
 
     Args:
         root: The first place.
-        decide: Returns the decisions for the places of one round; the root's decision
-            must not have a sibling.
+        decide: Returns the decisions for the places of one round; ``on`` must be
+            False in the root's decision.
         child: ``child(place, decision)`` returns the first place below ``place``.
         sibling: ``sibling(place, decision)`` returns the place after ``place``.
 

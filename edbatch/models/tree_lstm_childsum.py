@@ -58,7 +58,7 @@ def classify_root(params: Any, tree: Tree) -> dict[str, Any]:
 
     Args:
         params: Parameters, as returned by `init_params`.
-        tree: A tree with a word number at every node.
+        tree: A tree with a word index at every node.
 
     Returns:
         ``state``: the root's ``h``, ``[H]``; ``logits``: ``[L]``.
