@@ -1,14 +1,15 @@
-# make demo    a short tour, on generated inputs
-# make test    the tests; make test TESTS="tests/cell tests/test_fit.py" some files of
-#              them; make test PYTEST_ARGS="-m slow" hands arguments to pytest, which
-#              then runs once; WORKERS says how many processes, else one per core,
-#              OF_PROGRAMS which files to search for tests of XLA's programs, else TESTS
+# make demo    a short tour on generated inputs
+# make test    the tests; make test TESTS="tests/cell tests/test_fit.py" runs some files
+#              only; make test PYTEST_ARGS="-m slow" passes arguments to pytest, which
+#              then runs once; WORKERS is the number of processes (default: one per
+#              core, at most 4), OF_PROGRAMS the files that are searched for tests of
+#              XLA's programs (default: TESTS)
 # make lint    ruff and mypy
-# make docs    the documentation site, in build/docs; a broken link or reference fails
+# make docs    the documentation site in build/docs; broken links or references fail
 # make clean   remove the environment, builds and caches
 #
-# Each target makes the environment that it needs. VENV names another folder for
-# it, PYTHON the interpreter to make it with.
+# Each target creates the environment that it needs. VENV names another folder for
+# it, PYTHON the interpreter to create it with.
 
 VENV ?= .venv
 PYTHON ?=
@@ -19,8 +20,8 @@ WORKERS ?= auto
 DEMO_ARGS ?=
 
 BIN := $(VENV)/bin
-# Newer than pyproject.toml when what that file asks for is installed, and than the
-# sources of extension modules when they are built.
+# Newer than pyproject.toml once the dependencies in that file are installed, and than
+# the sources of the extension modules once they are built.
 STAMP := $(VENV)/.edbatch-installed
 EXTENSIONS := setup.py $(wildcard edbatch/*/*.pyx)
 CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11 python)
@@ -34,18 +35,19 @@ DOCS_STAMP := $(VENV)/.edbatch-docs-installed
 demo: $(STAMP)
 	$(BIN)/edbatch demo $(DEMO_ARGS)
 
-# -P keeps this folder out of the import path: what is tested is what is installed.
-# A process per core, of which each takes whole files, since tests of a file share
-# compiled programs; the longest first, see tests/longest_files.py. Without arguments
-# three runs: of the tests whose programs XLA compiles in a hurry, of those that are
-# about its programs, and of those that need two devices, which TESTS leaves out. All
-# run, whatever fails; 5 says that there was none to run.
+# -P keeps this folder out of the import path, so the installed package is tested.
+# One process per core, at most 4; each takes whole files, because the tests of a file
+# share compiled programs. The longest files come first, see tests/longest_files.py.
+# Without PYTEST_ARGS there are three runs: the tests whose programs XLA compiles with
+# fewer optimizations, the tests of XLA's programs themselves, and the tests that need
+# two devices (skipped if TESTS is set). All three run, even if one fails; status 5
+# means that a run had no tests.
 PYTEST = $(BIN)/python -P -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile \
     --no-loadscope-reorder --timeout 600 --timeout-method thread --durations 25
-# The newer emitters of XLA for CPUs take most of its time, LLVM's optimizations most of
-# the rest; to split a small program for LLVM's threads takes more than it saves. A flag
-# that XLA does not know would end the process. The lines of Python that each operation
-# came from take 4 % of a session's time.
+# XLA's newer CPU emitters take most of its compile time, and LLVM's optimizations most
+# of the rest; splitting a small program for LLVM's threads costs more than it saves.
+# A flag unknown to XLA would end the process. Recording the Python lines that each
+# operation came from takes 4 % of a session's time.
 HASTE := --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
 OTHERS := not slow and not gpu and not devices
 
@@ -80,15 +82,15 @@ lint: $(STAMP) typing-tree
 	cd $(TYPING) && "$(abspath $(BIN))/mypy" --config-file "$(CURDIR)/pyproject.toml" \
 	    --cache-dir "$(CURDIR)/.mypy_cache" -p edbatch
 
-# mypy does not follow [tool.setuptools.package-dir]: it gets a folder of links in
-# which every package lies where it is imported.
+# mypy does not follow [tool.setuptools.package-dir], so it gets a folder of links in
+# which every package is at its import path.
 typing-tree:
 	@rm -rf $(TYPING)
 	@mkdir -p $(TYPING)/edbatch
 	@ln -s "$(CURDIR)"/edbatch/* "$(CURDIR)/envs" "$(CURDIR)/memory_planner" \
 	    "$(CURDIR)/policies" $(TYPING)/edbatch/
 
-# From nothing each time: what an older build left is not found by mistake.
+# Built from scratch each time, so that files of an older build are not used by mistake.
 docs: $(DOCS_STAMP)
 	@rm -rf build/docs build/doctrees
 	$(BIN)/python -P -m sphinx --builder html --fail-on-warning --keep-going --quiet \

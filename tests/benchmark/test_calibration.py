@@ -42,7 +42,7 @@ def trees(workload):
 
 @pytest.fixture(scope="module")
 def batched(workload, params):
-    # No headroom: chunks that are added have to stay in arenas that are full.
+    # No headroom: added chunks must fit into arenas that are already full.
     return eb.batch(
         workload.model,
         params=params,
@@ -53,14 +53,14 @@ def batched(workload, params):
 
 @pytest.fixture(scope="module")
 def replay(batched, trees):
-    batched.policy = Depth()  # for more steps
+    batched.policy = Depth()  # takes more steps
     replay = Replay(batched.plan(trees[:6]))
     assert replay.plan.num_steps > 2
     return replay
 
 
 def turns_of(plan):
-    """How often each loop iterates, all steps together."""
+    """Iterations of each loop, summed over all steps."""
     return plan.trips[: plan.num_steps].sum(axis=0)
 
 
@@ -78,7 +78,7 @@ def test_without_more_chunks_nothing_changes(batched, params, replay):
 
 
 def chunks_of(plan):
-    """Type, width, output rows and rows to read, ``[slots, width]``, of each chunk."""
+    """Type, width, output rows and rows to read, ``[slots, width]``, per chunk."""
     program = plan.shape.program
     found, at = [], 0
     for row in plan.trips[: plan.num_steps]:
@@ -172,7 +172,7 @@ def test_a_minibatch_gets_every_type(batched):
 
 
 class Clock:
-    """Runs plans that take as many seconds as they say."""
+    """A fake clock: a plan is the number of seconds that it takes."""
 
     def __init__(self, monkeypatch):
         self.now = 0.0
@@ -194,7 +194,7 @@ def test_a_stopwatch_compares_with_its_standard(monkeypatch):
 
 
 class Exact:
-    """A stopwatch for plans that cost as much as their chunks' costs say."""
+    """A stopwatch for which a plan takes 5.0 plus the costs of its chunks."""
 
     def __init__(self, replay, cost):
         self.cost = np.array([cost(*loop[:2]) for loop in replay.loops])
@@ -252,7 +252,7 @@ def test_missing_widths_go_on_at_the_mean_rise():
 
 @pytest.fixture(scope="module")
 def timed(batched, trees):
-    """Minibatches that take 40, and per batch 2.5, and per node 1, of a standard."""
+    """Minibatches that take 40 standards, plus 2.5 per batch and 1 per node."""
     costs = CostModel(
         tuple(each.key for each in batched.types.types),
         (1,),

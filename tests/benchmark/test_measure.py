@@ -21,7 +21,7 @@ from edbatch.benchmark.peak import measure_product
 
 
 class Fake:
-    """A system that notes what is done with it."""
+    """A system that logs its calls."""
 
     about = "a test"
 
@@ -171,7 +171,7 @@ def test_max_abs_error_needs_one_structure():
 
 
 def test_compiles_are_counted_inside_the_context_only():
-    one = jnp.float32(1.0)  # made here: the first of a process is itself compiled
+    one = jnp.float32(1.0)  # made here: a process's first is itself compiled
 
     def compile_one(number):
         jax.jit(lambda x: x * number).lower(one).compile()
@@ -195,4 +195,4 @@ def test_what_is_there_is_hidden_from_the_collector_meanwhile():
     with little_garbage():
         assert gc.get_freeze_count() > frozen
     assert gc.get_freeze_count() == 0
-    gc.freeze()  # as before each file of tests
+    gc.freeze()  # as the conftest does before each test file

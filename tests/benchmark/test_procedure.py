@@ -55,7 +55,7 @@ def brackets(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def watched(brackets):
-    """The result of a run with all systems, and what it told on the way."""
+    """The result of a run with all systems, and its progress reports."""
     told = []
     config = replace(SMALL, data=(brackets,), policy=None, train=True)
     return run_benchmark(config, lambda *each: told.append(each)), told
@@ -95,7 +95,7 @@ def test_compiles_of_all_systems(watched):
     compiles = {row.system: row.compiles for row in result.rows}
     assert compiles["exact"] == 2
     assert compiles["unbatched"] == 3  # its cells
-    # One runs all minibatches; one packs the parameters, before the first.
+    # One program runs all minibatches; another packs the parameters before them.
     assert [compiles[each] for each in ("edbatch", "agenda", "depth")] == [2, 2, 2]
     assert all(row.compile_s > 0 for row in result.rows)
 
@@ -112,7 +112,7 @@ def test_facts_of_some_systems(watched):
 
 
 def test_policies_in_place_of_systems(monkeypatch):
-    # None of them is learned, so none is trained.
+    # No policy is learned, so none is trained.
     monkeypatch.setattr("edbatch.benchmark.minibatches.train_policy", None)
     names = ("depth", "agenda-remaining", "greedy")
     config = replace(SMALL, policy=None, policies=names, batch_size=6, rounds=1)
@@ -205,7 +205,7 @@ def test_options_reach_the_workload(brackets):
     )
     result = run_benchmark(config)
     assert result.policy == "depth, as asked for by --policy depth"
-    # Three trees of two or three inner nodes; each node and leaf has a classifier.
+    # Three trees of two or three inner nodes; every node and leaf is classified.
     assert result.minibatch.nodes == pytest.approx(3 * 10, abs=6)
 
 
@@ -279,7 +279,7 @@ def test_compiles_of_edbatch_are_those_that_it_counts():
     pair = Tree(children=(Tree(word=1), Tree(word=2)))
     with count_compiles() as count:
         warm = warm_up(system, [[pair], [pair], [pair, pair]], None, count)
-    assert warm.forward.num_compiles == system.batched.compiles + 1  # that packs
+    assert warm.forward.num_compiles == system.batched.compiles + 1  # packing
     assert warm.forward.compiles[:2].tolist() == [2, 0]
 
 
@@ -336,7 +336,7 @@ OWN_CONFIG = replace(
 
 
 def test_a_model_of_ones_own_that_draws_and_has_integers():
-    """The same keys in each system; and a gradient by an integer is none."""
+    """All systems draw from the same keys; an integer parameter has no gradient."""
     systems = ("edbatch", "planner-both", "unbatched", "levels")
     result = run_benchmark(replace(OWN_CONFIG, systems=systems), None, OWN)
     assert [row.system for row in result.rows] == [*systems[:3]]
@@ -381,7 +381,7 @@ def test_a_workload_needs_a_hidden_size():
 
 
 def test_minibatches_without_a_node():
-    """In every system; the other minibatch has some."""
+    """Every system runs a minibatch without nodes; the other minibatch has some."""
 
     def function(params, tree):
         if isinstance(tree, int):

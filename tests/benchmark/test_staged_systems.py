@@ -31,7 +31,7 @@ def error_of(system, model, params, instances):
 
 
 def unbatched(model, params, instances):
-    with jitted_cells():  # compiles a cell at once, not operation by operation
+    with jitted_cells():  # compiles whole cells, not operation by operation
         return [model(params, each) for each in instances]
 
 
@@ -69,7 +69,7 @@ def test_results_follow_the_order_of_the_instances(system):
 
 @pytest.mark.parametrize("system", ALL)
 def test_a_state_that_a_model_returns_is_no_sink(system):
-    """Without a classifier the composition itself is what no node reads at last."""
+    """Without a classifier, no node reads the composition at the root."""
 
     @eb.cell
     def leaf(params, word):
@@ -194,7 +194,7 @@ def test_levels_compiles_once_per_type_and_width():
         ("compose", 1),
         ("classify", 1),
     ]
-    # Beside the calls: programs allocate, pack parameters, and gather the results.
+    # Besides the calls, programs allocate, pack parameters and gather the results.
     assert [compiles(running, plan) for plan in plans] == [5 + 3, 0]
 
 

@@ -10,7 +10,7 @@ from edbatch.models import get_workload
 
 
 def tree_of(text):
-    """Reads ``((ab)c)``: a letter is a leaf."""
+    """Parses ``((ab)c)``, where a letter is a leaf."""
     stack = [[]]
     for sign in text:
         if sign == "(":

@@ -1,4 +1,4 @@
-"""Transitions: the oracle derives the tree asked for, and legal ones always a tree."""
+"""Arc-standard transitions: the oracle derives its tree; legal ones end in a tree."""
 
 import itertools
 from pathlib import Path
@@ -20,7 +20,7 @@ RELATIONS = 3
 
 
 def derive(length, transitions):
-    """Applies transitions, each of which must be legal, up to the end."""
+    """Applies transitions, all of which must be legal, until the parse is done."""
     parse = Configuration(length)
     for transition in transitions:
         assert not parse.done
@@ -31,14 +31,14 @@ def derive(length, transitions):
 
 
 def trees(length):
-    """All trees over so many words, as heads."""
+    """All trees over `length` words, as heads."""
     for heads in itertools.product(range(length + 1), repeat=length):
         if find_fault(heads) is None:
             yield heads
 
 
 def cross(heads):
-    """The definition: two arcs of which each has one end strictly inside the other."""
+    """By definition: each of two arcs has one end strictly inside the other."""
     arcs = [tuple(sorted(arc)) for arc in enumerate(heads, start=1)]
     return any(a < c < b < d for a, b in arcs for c, d in arcs)
 

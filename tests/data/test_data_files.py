@@ -47,9 +47,9 @@ def test_a_file_beside_itself_gzipped(folder: Path, name: str) -> None:
         rf"beside '{re.escape(name)}'; usually .*; remove one of the two$",
     ):
         expand_paths(folder, SUFFIXES)
-    both = [folder / "b.ptb", folder / name]  # whoever names both wants both
+    both = [folder / "b.ptb", folder / name]  # naming both reads both
     assert expand_paths(both, SUFFIXES) == both
-    (folder / "b.ptb").rename(folder / "z" / "b.ptb")  # of another folder
+    (folder / "b.ptb").rename(folder / "z" / "b.ptb")  # in another folder
     assert len(expand_paths(folder, SUFFIXES)) == 5
 
 

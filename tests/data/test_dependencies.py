@@ -7,7 +7,7 @@ from edbatch.data.dependencies import find_fault
 
 
 def is_tree(heads: tuple[int, ...]) -> bool:
-    """Whether every word leads to the one root, by following heads."""
+    """Whether following heads leads from every word to the single root."""
     if heads.count(0) != 1 or not all(0 <= head <= len(heads) for head in heads):
         return False
     for word in range(1, len(heads) + 1):

@@ -35,7 +35,7 @@ def longest_path(lattice: SpeechLattice) -> int:
 
 
 def assert_alike(real: Sequence[int], sampled: Sequence[int], tolerance: float) -> None:
-    """Compares the mean and the largest of twenty."""
+    """Compares the means and the 95th percentiles."""
     assert np.mean(sampled) == pytest.approx(np.mean(real), rel=tolerance)
     large = [np.percentile(each, 95) for each in (real, sampled)]
     assert large[1] == pytest.approx(large[0], rel=tolerance)
@@ -62,7 +62,7 @@ def test_speech_lattices(length: int) -> None:
             assert type(arc.word) is int and 0 <= arc.word < 7
             assert type(arc.score) is float
             left[arc.source] += np.exp(arc.score)
-        # Every node but the last is left, with probabilities that add up to one.
+        # Every node except the last has outgoing arcs, whose probabilities sum to 1.
         assert [*sorted(left)] == [*range(lattice.num_nodes - 1)]
         assert [*left.values()] == pytest.approx([1.0] * len(left))
     assert len({len(lattice.arcs) for lattice in lattices}) > 1

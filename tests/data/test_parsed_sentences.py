@@ -1,4 +1,4 @@
-"""Sentences with parses: the reader, the numbers and the sampler."""
+"""Parsed sentences: the reader, the indices and the sampler."""
 
 from pathlib import Path
 

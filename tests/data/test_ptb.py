@@ -95,7 +95,7 @@ round_trip_trees = st.recursive(
     st.builds(Tree, plain, plain),
     lambda below: (
         st.builds(Tree, plain, st.none(), st.lists(below, min_size=1, max_size=4))
-        # Without a label, a node over one other would be an outer bracket at the root.
+        # At the root, an unlabelled node with one child would be an outer bracket.
         | st.builds(Tree, st.none(), st.none(), st.lists(below, min_size=2, max_size=4))
     ),
     max_leaves=20,

@@ -1,4 +1,4 @@
-"""Wrong files of every format end in a `DataError` of bounded length."""
+"""Malformed files of every format raise a `DataError` of bounded length."""
 
 import gzip
 import json

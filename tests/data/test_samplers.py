@@ -101,7 +101,7 @@ def test_most_tags_follow_from_the_word() -> None:
 def test_words_follow_zipf() -> None:
     sentences = sample_sentences(generator(), 1000, 1000, 2, length=100)
     counts = Counter(word for sentence in sentences for word in sentence.words)
-    assert 1.4 < counts[0] / counts[1] < 1.6  # shares go as 1 / (rank + 1)
+    assert 1.4 < counts[0] / counts[1] < 1.6  # shares are as 1 / (rank + 1)
     assert 4.5 < counts[0] / counts[9] < 6.5
     assert len(counts) == 1000
 

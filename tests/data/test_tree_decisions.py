@@ -18,7 +18,7 @@ from edbatch.data import (
 
 
 def numbered(tree: Tree) -> Tree:
-    """The tree with its nodes numbered as labels, and without words."""
+    """The tree with numbers as labels and without words."""
     numbers = iter(range(tree.num_nodes()))
     return tree.fold(
         lambda _: Tree(str(next(numbers))),

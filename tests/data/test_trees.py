@@ -6,11 +6,11 @@ import pytest
 
 from edbatch.data import DataError, Tree, binarize, collapse_unary
 
-DEPTH = 20_000  # twenty times what Python lets a function recurse
+DEPTH = 20_000  # twenty times Python's recursion limit
 
 
 def nested(depth: int, word: str = "w", arity: int = 2) -> Tree:
-    """A tree whose last child goes `depth` edges down."""
+    """A tree whose chain of last children is `depth` edges long."""
     tree = Tree("X", word)
     for _ in range(depth):
         tree = Tree("X", None, (Tree("Y", word),) * (arity - 1) + (tree,))

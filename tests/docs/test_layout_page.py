@@ -1,4 +1,4 @@
-"""The page about the layout names every folder and module of `edbatch`."""
+"""docs/layout.md names every folder and module of `edbatch`."""
 
 from pathlib import Path
 

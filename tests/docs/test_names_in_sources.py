@@ -1,4 +1,4 @@
-"""Names of modules and of what is in them, as docstrings and comments write them."""
+"""Modules, attributes and files that sources name in their prose exist."""
 
 import importlib
 import re
@@ -13,7 +13,7 @@ PATH = re.compile(
 
 
 def found(name: str) -> bool:
-    """Whether there is such a module, or such a name in one."""
+    """Whether `name` is a module or an attribute of one."""
     parts = name.split(".")
     for k in range(len(parts), 0, -1):
         try:
@@ -36,7 +36,7 @@ def test_what_is_gone_is_not_found(name):
 
 @pytest.fixture(scope="module")
 def sources(project_root):
-    """The texts of the sources, by file."""
+    """Source texts by file."""
     return {
         str(file.relative_to(project_root)): file.read_text(encoding="utf-8")
         for folder in FOLDERS

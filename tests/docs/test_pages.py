@@ -1,4 +1,4 @@
-"""The code of all pages runs, and their commands exist."""
+"""The code of every page runs, and its commands exist."""
 
 import re
 import tomllib
@@ -13,7 +13,7 @@ import edbatch as eb
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
-# Pages whose code runs in tests of their own, which look at what it computes, too.
+# Pages whose code runs in separate tests, which also check the results.
 ELSEWHERE = {
     "README.md": "test_readme.py",
     "feed-data.md": "test_guides.py",
@@ -38,7 +38,7 @@ def test_the_code_of_a_page_runs_and_prints_what_it_says(page, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "88")
     programs = jax.config.jax_compilation_cache_dir
-    eb.use_tiers("coarse")  # what users meet first; compiles sooner
+    eb.use_tiers("coarse")  # the tier that users meet first, and the sooner compiled
     try:
         with quick_compile():
             ran, _ = run_page(page)

@@ -1,4 +1,7 @@
-"""What packages export has an example in its docstring; test_docstrings runs them."""
+"""Public names have an example and Args in their docstrings.
+
+test_docstrings runs the examples.
+"""
 
 import importlib
 import inspect
@@ -14,7 +17,7 @@ PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"][
 
 
 def has_example(found):
-    """In its own docstring, or for a class in that of a method or property."""
+    """Whether its docstring, or that of a class's method or property, has one."""
     documented = [found]
     if inspect.isclass(found):
         members = vars(found).values()
@@ -28,7 +31,7 @@ def names_without_example(packages):
         module = importlib.import_module(package)
         for name in getattr(module, "__all__", ()):
             found = getattr(module, name)
-            # Constants and aliases of others' types have no docstring of their own.
+            # Constants and aliases of foreign types have no docstring of their own.
             own = getattr(found, "__module__", "").startswith("edbatch")
             if own and callable(found) and not has_example(found):
                 yield f"{package}.{name}"
@@ -39,7 +42,7 @@ def test_every_public_name_has_an_example():
 
 
 def functions_of(found):
-    """A function, or methods of a class; without one that JAX calls."""
+    """A function, or a class's public methods except one that JAX calls."""
     members = vars(found).items() if inspect.isclass(found) else [("", found)]
     for name, each in members:
         function = getattr(each, "__func__", each)

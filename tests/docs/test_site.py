@@ -1,6 +1,7 @@
-"""The site in a real browser, from a folder: pip install 'edbatch[browser,docs]'.
+"""The built site, opened from a folder in a real browser.
 
-Run with ``-m slow``; pictures of its pages lie in the folder that ``--basetemp`` names.
+Needs pip install 'edbatch[browser,docs]'. Run with ``-m slow``; screenshots of the
+pages are saved in the folder that ``--basetemp`` names.
 """
 
 import re
@@ -62,7 +63,7 @@ def browser():
 
 @pytest.fixture
 def page(browser):
-    """A page that notes what it asks a network for, and errors of its console."""
+    """A page that records its network requests and console errors."""
     context = browser.new_context()
     found = context.new_page()
     found.requests, found.errors = [], []

@@ -11,7 +11,7 @@ import edbatch as eb
 
 @pytest.fixture(scope="module", autouse=True)
 def quickly(quick_compiles):
-    """What the scripts measure is not looked at: coarse programs compile soon."""
+    """Runs coarse programs, which compile sooner: measured times are not checked."""
     with pytest.MonkeyPatch.context() as patch, eb.use_tiers("coarse"):
         patch.setenv("EDBATCH_TIERS", "coarse")
         yield
@@ -19,14 +19,14 @@ def quickly(quick_compiles):
 
 @pytest.fixture(scope="module")
 def script(request, project_root):
-    """The script under test, by the name of the module of tests."""
+    """Path of the script under test, derived from the test module's name."""
     name = request.module.__name__.rsplit(".", 1)[-1].removeprefix("test_")
     return project_root / "experiments" / f"{name}.py"
 
 
 @pytest.fixture(scope="module")
 def experiment(script):
-    """The script, as a module; it imports those beside it."""
+    """The script as a module; it can import the other scripts of its folder."""
     sys.path.insert(0, str(script.parent))
     yield importlib.import_module(script.stem)
     sys.path.remove(str(script.parent))
@@ -34,7 +34,7 @@ def experiment(script):
 
 @pytest.fixture(scope="module")
 def parse(experiment):
-    """Parses words as the script's command line."""
+    """Parses a list of words as the script's command line."""
     from arguments import parse_arguments
 
     return partial(parse_arguments, experiment.Arguments, experiment.__doc__)
@@ -48,7 +48,7 @@ def few_widths(experiment, monkeypatch):
 
 @pytest.fixture(scope="module")
 def run(script):
-    """Runs the script; of the sources, only those beside it can be imported."""
+    """Runs the script; of the sources, it can import only those in its folder."""
 
     def run(*words):
         return subprocess.run(

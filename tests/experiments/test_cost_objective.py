@@ -12,7 +12,7 @@ def test_arguments(experiment, parse):
 
 
 class Fixed:
-    """A policy that has one schedule, of nodes by type."""
+    """A policy with one fixed schedule, given by the type of each one-node batch."""
 
     def __init__(self, name, types):
         self.name = name

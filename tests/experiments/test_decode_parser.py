@@ -1,4 +1,4 @@
-"""The comparison of ways to decode runs, and all ways find the same parses."""
+"""The comparison of decoding methods runs, and all methods find the same parses."""
 
 import jax
 import numpy as np

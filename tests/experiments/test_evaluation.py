@@ -1,4 +1,4 @@
-"""What the training scripts share to judge models: parts, minibatches, decoding."""
+"""Shared evaluation of the training scripts: data parts, minibatches, decoding."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Programs compiled for GPUs without one: what they do there, counted."""
+"""Counts of what programs do on a GPU, compiled for it without having one."""
 
 import functools
 import importlib.util
@@ -24,7 +24,7 @@ def missing_plugin():
 
 @pytest.fixture(scope="module")
 def compiled(experiment):
-    """Modules that the script imports: what is compiled, thunks, what they execute."""
+    """From the script's modules: `Module`, `read_thunks` and `executed`."""
     import gpu_execution
     import gpu_thunks
 
@@ -95,7 +95,7 @@ def test_what_runs_is_counted_in_the_tree_of_thunks(experiment, compiled):
     assert done.kernels == 6 + first + 2 * second + 15 + 10 + 5
     assert done.copies == 1
     assert done.launches == 1 + 6 + 5 + 15 + 10 + 5
-    # A loop whose iterations the host knows is not asked for.
+    # A loop whose trip count the host knows needs no round trip.
     text = '%while.2 = f32[] while(%x), backend_config={"known_trip_count":{"n":"2"}}'
     module = compiled.Module(thunks, names, text, 0.0, 0, None)
     assert compiled.executed(module, places).round_trips == 6
@@ -175,7 +175,7 @@ def test_twenty_types_are_twenty(experiment):
         np.testing.assert_allclose(one, model(params, instance), rtol=1e-5, atol=1e-4)
 
 
-LIMIT_S = 540  # of both passes of a model, 20 to 50 CPU seconds
+LIMIT_S = 540  # for both passes of a model, which take 20 to 50 CPU seconds
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +222,7 @@ def test_the_host_is_not_asked_and_no_arena_is_copied(counted, model, device, wa
     found = counted(model, device)[way]
     passes = 1 if way == "forward" else 2
     assert found["round_trips"] == 0, found
-    # One launch per chunk of the bucket and pass, and some before and after.
+    # At most 2 launches per chunk of the bucket and pass, and some before and after.
     assert found["launches"] <= passes * (2 * found["chunks"] + 32), found
     assert found["conditionals"] == passes, found
     assert found["arena_copies"] == 0, found

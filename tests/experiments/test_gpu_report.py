@@ -7,7 +7,7 @@ WORDS = "--workloads tree-lstm --hidden 4 --batch-sizes 2 --rounds 1 --minibatch
 
 
 def test_a_tiny_run_writes_a_report_on_any_machine(run, tmp_path):
-    """Of what is installed: Numba would compile all kernels of the sources anew."""
+    """Of the installed package: Numba would compile all kernels of the sources."""
     words = [*WORDS.split(), "--systems", "edbatch,exact", "--no-tests"]
     found = run(*words, "--no-sources", "--seconds", 3000, "--out", tmp_path)
     assert found.returncode == 0, found.stderr

@@ -1,4 +1,4 @@
-"""The load test compares systems that answer rightly, and charges them for stalls."""
+"""The load test compares systems that answer correctly, and charges them for stalls."""
 
 import json
 import socket
@@ -104,7 +104,7 @@ def test_instances_are_the_same_in_every_process(experiment):
 
 
 class Collected:
-    """Counts answers as they come."""
+    """Collects answers as they arrive."""
 
     def __init__(self, served, count):
         from load_systems import Ticket
@@ -154,7 +154,7 @@ def test_all_systems_answer_as_the_model_alone(experiment, served):
 
 
 def test_all_systems_hand_out_what_the_model_raises(experiment, served):
-    served.instances[:] = [None] * 6  # no pair
+    served.instances[:] = [None] * 6  # not a pair
     for make in make_systems(served):
         for answer in Collected(served, 6).of(make()):
             assert isinstance(answer, AttributeError)
@@ -185,7 +185,7 @@ def test_windows_collect_until_they_are_full(experiment, served, monkeypatch):
 def test_first_values_are_noted_per_request(experiment, served, monkeypatch):
     from load_systems import Ticket, note_first_values, of_tickets
 
-    monkeypatch.setattr(eb, "value", eb.value)  # puts it back
+    monkeypatch.setattr(eb, "value", eb.value)  # restores it after the test
     note_first_values()
     tickets = [Ticket(each, lambda *_: None) for each in served.instances]
     begun = time.monotonic()
@@ -215,7 +215,7 @@ def test_messages_are_cut_where_they_end(experiment):
 
 
 def stalling_server(door, stall_s):
-    """Answers everything, but nothing before it has slept."""
+    """Answers all requests, after sleeping once."""
     from load_wire import Answer, Reader, pack_answer
 
     connection, _ = door.accept()
@@ -264,7 +264,7 @@ def test_the_capacity_is_not_that_of_failing(experiment):
 
 
 class Slope:
-    """A bench whose systems answer in a time that grows with the load."""
+    """A bench of systems whose latency grows with the load."""
 
     def __init__(self):
         self.rates = []
@@ -375,7 +375,7 @@ def test_what_is_compiled_is_counted(experiment):
 
 
 def test_policies_are_trained_on_the_types_that_are_served(experiment):
-    """A policy knows types by cell, parameters and arity: none may be unknown."""
+    """Policies identify types by cell, parameters and arity; all must be known."""
     from load_models import MODELS, load_model
     from load_training import pairs, parameters, translate_known
 

@@ -15,7 +15,7 @@ TREES = (
     "(S (NP (DT a) (NN dog)) (VP (VBZ barks) (RB twice)))\n(S (NP cats) (VP purr))\n"
 )
 
-# What replaces the values of the cell tagged "parameters"; "trees" stands for a file.
+# New values for the cell tagged "parameters"; "trees" stands for a file.
 TINY: dict[str, dict[str, Any]] = {
     "all_workloads": {
         "workload_names": ["tree-lstm", "tree-gru"],
@@ -80,7 +80,7 @@ def figures(notebook: dict[str, Any]) -> int:
 
 
 def check_outputs(notebook: dict[str, Any]) -> None:
-    """Every cell ran, in order, nothing was complained of, every plot is shown."""
+    """Every cell ran, in order, with nothing on stderr; every plot is shown."""
     cells = code_cells(notebook)
     assert [cell["execution_count"] for cell in cells] == [*range(1, len(cells) + 1)]
     kinds = {each["output_type"] for each in outputs(notebook)}

@@ -31,5 +31,5 @@ def test_parts_are_those_of_the_policy(experiment):
 def test_the_policies_that_are_taken_apart_are_those_that_were_trained(experiment):
     for name in experiment.FILES:
         is_trained = bool(get_policy(f"zoo:{name}").states)
-        # The lattice models give graphs of one structure.
+        # Both lattice models make graphs of the same structure.
         assert is_trained == (name in (*experiment.LEARNED, "lattice-gru"))

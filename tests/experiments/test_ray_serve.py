@@ -1,4 +1,4 @@
-"""Servers in two replicas of Ray Serve, on this machine and its loopback address."""
+"""Servers in two replicas of Ray Serve, on this machine's loopback address."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ import edbatch as eb
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore"),  # Ray has warnings of its own
+    pytest.mark.filterwarnings("ignore"),  # Ray emits its own warnings
     pytest.mark.skipif(
         find_spec("ray") is None, reason="Ray is missing: pip install 'edbatch[ray]'"
     ),
@@ -30,7 +30,7 @@ LISTENS = "0A"  # of /proc/net/tcp
 
 
 def descendants():
-    """The processes that this one has started, and those that they have; by start."""
+    """All descendants of this process, as (pid, start time)."""
     parents, starts = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -53,7 +53,7 @@ def is_running(pid, start):
 
 
 def listening(pids):
-    """The addresses, in hexadecimal, on which processes listen."""
+    """Hexadecimal addresses on which the processes listen."""
     inodes = set()
     for pid in pids:
         for file in Path(f"/proc/{pid}/fd").glob("*"):
@@ -105,7 +105,7 @@ def deployment(experiment):
 
 
 def post(port, body, timeout=60):
-    """Sends JSON by HTTP; returns status and answer."""
+    """Sends JSON over HTTP; returns status and answer."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     request = urllib.request.Request(f"http://127.0.0.1:{port}/", data)
     try:
@@ -139,7 +139,7 @@ def test_all_listens_on_the_loopback_address(handle):
 
 def test_answers_of_two_replicas_by_handle_and_http(experiment, handle, port):
     async def run():
-        # Before the first answer, each replica has compiled all that it runs.
+        # Each replica has compiled everything it runs before its first answer.
         requests = experiment.sample(1, 200)
         outcome = await experiment.load(experiment.Client(handle), requests, 64, None)
         assert (outcome.answered, outcome.wrong, outcome.retried) == (200, 0, 0)
@@ -160,7 +160,7 @@ def test_answers_of_two_replicas_by_handle_and_http(experiment, handle, port):
     [({"x": [1.0], "tolerance": 0.1}, ValueError), ({}, KeyError), (None, TypeError)],
 )
 def test_a_bad_request_fails_alone(experiment, handle, port, bad, error):
-    """Where a size function of `serve.batch` raises, all later requests hang."""
+    """If a size function of `serve.batch` raised, all later requests would hang."""
 
     async def run():
         good = experiment.sample(3, 40)
@@ -184,7 +184,7 @@ def test_a_body_that_is_not_json(handle, port):
 
 
 def test_clients_that_give_up_slow_nobody(experiment, handle, port):
-    """By handle and by HTTP: what they asked for ends, and its rows are free."""
+    """By handle and by HTTP: their requests end, and the rows are freed."""
     [request] = experiment.sample(4, 1)
 
     async def waves_of_one(client):
@@ -218,17 +218,17 @@ def test_a_replica_that_dies_loses_no_request(experiment, handle):
     outcome = asyncio.run(experiment.kill_one(handle, arguments))
     assert outcome.killed and outcome.lost == []
     assert (outcome.answered, outcome.wrong) == (400, 0)
-    # Only what the dead replica had taken was sent again, not what waited.
+    # Only requests that the dead replica had taken were resent, not waiting ones.
     assert 0 < outcome.retried <= 2 * IN_FLIGHT < arguments.at_once
-    # The replica in its place was warm before it answered. (The other one has met
-    # longer requests than in its sample, in the test above.)
+    # The new replica was warm before it answered. (The surviving one has met longer
+    # requests than those of its sample, in the test above.)
     after = asyncio.run(experiment.describe_all(handle, 2))
     assert [each["compiles"] for pid, each in after.items() if pid not in before] == [0]
 
 
 def test_a_request_is_sent_so_often_and_not_for_ever(deployment):
     class Handle:
-        """Its first two replicas die."""
+        """A handle whose first two replicas die."""
 
         calls = 0
 
@@ -280,5 +280,5 @@ def test_settings_of_an_application(deployment):
     )._bound_deployment
     config = scaled._deployment_config.autoscaling_config
     assert (config.min_replicas, config.max_replicas) == (1, 4)
-    # Ray can reach the target: it never sends a replica more than it may have.
+    # Ray can reach the target, as it never sends a replica more than its limit.
     assert config.target_ongoing_requests == 8 < scaled.max_ongoing_requests

@@ -1,4 +1,4 @@
-"""The test of faults answers good requests rightly, and would notice if it did not."""
+"""The fault test answers good requests correctly, and would notice if it did not."""
 
 import json
 import socket
@@ -11,7 +11,7 @@ import edbatch as eb
 
 @pytest.fixture(scope="module")
 def short(experiment, tmp_path_factory):
-    """A trial of some seconds, with many faults and swaps."""
+    """A trial of a few seconds, with many faults and swaps."""
     folder = tmp_path_factory.mktemp("faults")
     code = experiment.main(
         [
@@ -50,10 +50,11 @@ def test_faults_happen_and_end_as_they_should(short):
 def test_memory_is_back_when_all_is_answered(short):
     _, found, _ = short
     traced = found["traced_bytes"]
-    # Percentiles keep the latencies of all requests, 64 bytes each. A larger crowd than
-    # those before leaves call stacks and a longer table of rows for the next one, in
-    # one part, and they may go again in another; a leak grows in each. The median of
-    # the slopes between all parts is that of a leak, whatever one part does.
+    # Percentiles keep the latencies of all requests, 64 bytes each. When more requests
+    # are in flight than ever before, call stacks and a longer table of rows stay for
+    # later ones: one part grows, and another may shrink again. A leak grows in every
+    # part. The median of the slopes between all pairs of parts is the slope of a leak,
+    # whatever a single part does.
     assert len(traced) == 4
     growth = scipy.stats.theilslopes(traced).slope
     assert growth < 100_000 + 25 * sum(found["sent"].values())
@@ -74,7 +75,7 @@ def served(experiment):
 
 @pytest.fixture
 def clients(experiment, served):
-    """Clients whose server is the other end of a pair of sockets."""
+    """Clients whose server is the other end of a socket pair."""
     from fault_clients import Clients
     from load_models import encode_answer
 
@@ -98,7 +99,7 @@ def test_wrong_answers_and_failures_of_good_requests_are_noticed(clients):
     own, poison = b"RecordingError: of another one", b"PoisonedError: its own"
     for number, status, content in (
         (0, ANSWERED, expected[0][0]),
-        (1, ANSWERED, expected[1][0]),  # of a set that was not current yet
+        (1, ANSWERED, expected[1][0]),  # of parameters not current yet
         (2, FAILED, own),
         (3, FAILED, poison),
         (4, REFUSED, b""),
@@ -191,7 +192,7 @@ def test_memory_that_grows_is_noticed(experiment):
 
 
 def test_workloads_share_the_budget(experiment, monkeypatch, tmp_path):
-    """What a workload does not use is left to the next ones; a trial is never empty."""
+    """Time that a workload leaves goes to the next ones; a trial is never empty."""
     clock = [0.0]
 
     class Bench:

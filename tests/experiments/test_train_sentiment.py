@@ -37,7 +37,7 @@ def treebank(tmp_path):
 
 
 def unbatched_losses(task, steps, batch_size):
-    """Trains as the definition says: one tree after the other, no batching."""
+    """Trains by definition: one tree after the other, without batching."""
     params, state = task.params, task.optimizer.init(task.params)
     losses = []
     loader = eb.Loader(task.batched, task.instances, batch_size, drop_last=True)
@@ -75,7 +75,7 @@ def test_the_made_up_rule_is_learnt(experiment, parse, tmp_path):
     words = "--hidden 32 --batch-size 10 --epochs 8 --trees 600 --learning-rate 0.1"
     history = experiment.main(parse([*words.split(), "--out", str(tmp_path)]))
     best = history.best("roots")["test"]
-    assert best["roots"] > 0.55 and best["nodes"] > 0.85  # at random 0.2, 0.45
+    assert best["roots"] > 0.55 and best["nodes"] > 0.85  # by chance 0.2, 0.45
 
 
 def test_a_treebank_is_read(experiment, parse, treebank):
@@ -141,7 +141,7 @@ def test_a_killed_process_goes_on_to_the_same_curve(script, tmp_path):
     assert killed.returncode == -signal.SIGKILL
     resumed = start("killed", "--resume")
     printed, _ = resumed.communicate()
-    # Killed behind step 14, while step 15 may have been saved.
+    # Killed after step 14, when step 15 may already have been saved.
     assert printed.splitlines()[0] in [f"going on from step {k}" for k in (12, 15, 16)]
     assert len(losses("whole")) == 32
     np.testing.assert_allclose(losses("killed"), losses("whole"), rtol=1e-5)

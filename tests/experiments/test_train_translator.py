@@ -57,7 +57,7 @@ def test_bleu_by_hand(experiment):
 def test_every_reference_counts(experiment):
     both = source(experiment, [3, 4, 5, 6], [7, 8, 9, 3])
     assert experiment.score([(7, 8, 9, 3)], [both])["bleu"] == pytest.approx(1.0)
-    # A word is right as often as one reference has it, not as all of them have.
+    # A word counts as often as it is in a single reference, not in all together.
     twice = experiment.score([(3, 3, 4, 5, 6)], [both])["bleu"]
     once = experiment.score([(3, 3, 4, 5, 6)], [source(experiment, [3, 4, 5, 6])])
     assert twice == pytest.approx(once["bleu"])

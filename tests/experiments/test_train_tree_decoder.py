@@ -1,4 +1,4 @@
-"""A tiny run of the autoencoder of trees, and its scores."""
+"""A tiny run of the tree autoencoder, and its scores."""
 
 import numpy as np
 import pytest
@@ -49,11 +49,11 @@ def test_the_loss_of_a_node_by_hand(experiment, parse, files, few_widths):
             expected -= np.log(follow[1] if gold.on else 1 - follow[1])
         np.testing.assert_allclose(each["loss"], expected, rtol=1e-5)
     found = task.judge(task.params)["perplexity"]
-    assert found > 60  # as many relations, and what follows, all nearly as likely
+    assert found > 60  # nearly uniform over that many relations, and what follows
 
 
 def tree(text):
-    """Reads labels in brackets: ``a(b c(d))``."""
+    """Parses bracketed labels: ``a(b c(d))``."""
     stack = [[]]
     for token in text.replace("(", " ( ").replace(")", " ) ").split():
         if token == "(":

@@ -1,4 +1,4 @@
-"""The loop of the training scripts: resumed, stopped by a loss, and drawn."""
+"""The training loop of the scripts: resumed, stopped by a loss, and plotted."""
 
 import csv
 import dataclasses
@@ -55,12 +55,12 @@ def make_arguments(experiment, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(experiment, task, make_arguments):
-    """A run that nothing disturbs."""
+    """An uninterrupted run."""
     return experiment.train(task, make_arguments())
 
 
 def stop_after(steps, monkeypatch):
-    """Lets loops over loaders end as if the process was killed."""
+    """Ends loops over loaders after `steps` items, as if the process was killed."""
     going = eb.Loader.epochs
 
     def epochs(self, count=None):
@@ -84,7 +84,7 @@ def test_a_run_has_a_loss_per_step_and_metrics_per_epoch(whole):
 
 
 def logged(arguments, name):
-    """Step and value of a metric, in the order of writing."""
+    """Steps and values of a metric, in the order of writing."""
     with open(arguments.out / "metrics.csv", newline="") as file:
         rows = [*csv.DictReader(file)]
     return [(int(row["step"]), float(row[name])) for row in rows if row[name]]
@@ -131,7 +131,7 @@ def test_a_killed_run_goes_on_to_the_same_curve(
     assert experiment.train(task, resumed) == whole
     every = checkpoint_steps or STEPS
     last = max(killed_after // every * every, killed_after // STEPS * STEPS)
-    # A step is checked, and then saved, when the loop comes back from it.
+    # A step is checked, and then saved, before the loop takes the next item.
     begun = "beginning anew" if last == 0 else f"going on from step {last}"
     assert begun in capsys.readouterr().out
     check_log(arguments, whole)

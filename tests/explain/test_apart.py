@@ -106,7 +106,7 @@ def test_static_arguments():
 
 
 def test_a_first_state_that_comes_from_outside():
-    """What a cell is fed first is an input, then the output of a cell."""
+    """A cell's first state is an input, every later one the output of a cell."""
 
     @eb.cell
     def step(state):

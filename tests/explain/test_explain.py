@@ -1,4 +1,4 @@
-"""What a minibatch costs, counted a second time from what was recorded and planned."""
+"""Costs that `explain` reports, recounted from recordings and plans."""
 
 import json
 from collections import Counter
@@ -53,7 +53,7 @@ def heights_of(tree):
 
 
 def chunks_of(plan):
-    """Widths and sizes of a plan's chunks, by the cell that runs, from its stream."""
+    """Widths and sizes of a plan's chunks by type, decoded from its stream."""
     program = plan.shape.program
     formats = record_formats(program.types.types, program.loops)
     found = find_chunks(formats, plan.trips[: plan.num_steps])
@@ -75,7 +75,7 @@ def test_counts_of_trees():
     assert (join.name, join.nodes) == ("join@join/4", inner)
     assert join.batches == join.chain == max(map(height, trees))
     assert report.lower_bound == 1 + max(map(height, trees)) == len(report.batches)
-    # One product of HIDDEN by HIDDEN numbers, and one of twice as many.
+    # A product with a HIDDEN by HIDDEN matrix, and one with twice as many numbers.
     assert leaf.flops == 2 * HIDDEN**2 * leaf.nodes
     assert join.flops == 2 * 2 * HIDDEN**2 * inner
     widths, sizes = chunks_of(batched.plan(trees))
@@ -150,7 +150,7 @@ def test_layers_of_a_family_are_told_apart():
         return x
 
     batched = eb.batch(model, params={"layers": [jnp.eye(4)] * 6})
-    batched.plan([6])  # the family is made
+    batched.plan([6])  # makes the family
     report = batched.explain([6, 6, 5, 1])
     expected = {f"layer@layers.{k}/{int(k > 0)}": n for k, n in enumerate("433332")}
     assert {use.name: str(use.nodes) for use in report.types} == expected
@@ -175,7 +175,7 @@ def test_predicted_times_are_those_of_the_costs():
 
 
 def test_measured_times():
-    """Batches of a hundred times the work take longer; a run computes what it did."""
+    """Batches with a hundred times the work take longer."""
 
     @eb.cell
     def small(params, x):
@@ -279,7 +279,7 @@ def test_an_empty_minibatch():
 
 
 def test_what_compiled_is_that_of_the_function():
-    """Others of the same name are not in it."""
+    """Compilations of other functions of the same name are not included."""
     params, trees = make_params(), [(1, 2), (3, (4, 5))]
     one, other = (eb.batch(encode, params=params) for _ in range(2))
     other(params, trees)

@@ -1,8 +1,8 @@
-"""Random models under random configurations, against the models themselves.
+"""Random models, batched under random configurations, against the unbatched models.
 
-``pytest -m slow tests/fuzz --programs 2000 --fuzz-seed 7`` runs many; what fails says
-how to run it alone. ``--fuzz-without while,isolation`` leaves operations (see
-`fuzz_models.OPERATIONS`) or the poisoned runs out.
+``pytest -m slow tests/fuzz --programs 2000 --fuzz-seed 7`` runs many; a failure says
+how to rerun it alone. ``--fuzz-without while,isolation`` leaves out operations (see
+`fuzz_models.OPERATIONS`) or the poisoned runs.
 """
 
 import warnings
@@ -68,7 +68,7 @@ def test_a_case_follows_from_its_number() -> None:
 
 
 def test_a_leak_is_found(monkeypatch: pytest.MonkeyPatch, quick_compiles: None) -> None:
-    """Adds what happens in one instance to the others."""
+    """Leaks one instance's input gradient into the others."""
     steps = (Step("leaf", (0, 0)),)
     instances = tuple(Instance(steps, (np.float32([k + 0.5, 1, 2]),)) for k in range(3))
     program = Program(0, ("leaf",), "last", instances, 1)

@@ -1,4 +1,4 @@
-"""The models, batched, against themselves."""
+"""Every model, batched, against its unbatched form."""
 
 from pathlib import Path
 
@@ -12,10 +12,10 @@ from edbatch.data.programs import FUNCTIONS, pseudo_features
 from edbatch.executor.coarse import type_loops
 from edbatch.models import WORKLOADS, get_workload
 
-# These tests pay for compiles, not for rows.
+# Compilation dominates these tests, not the number of rows.
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 SIZES = eb.Sizes(widths=(16,))
-PARTS = eb.Sizes(widths=(2, 6, 16))  # of which coarse programs make loops of two rows
+PARTS = eb.Sizes(widths=(2, 6, 16))  # coarse programs run these in loops of width 2
 
 LSTMS = [
     f"{place}.{direction}"
@@ -45,14 +45,14 @@ def random_params(workload, hidden):
 def test_batched_equals_unbatched(name, options):
     workload = get_workload(name, vocabulary_size=30, **options)
     instances = workload.sample(np.random.default_rng(1), 12)
-    # Short ones, for fewer types to compile.
+    # Short instances, so that fewer types are compiled.
     instances = sorted(instances, key=lambda each: len([*workload.words(each)]))[1:4]
     params = random_params(workload, 7)
     fine = eb.batch(workload.model, sizes=SIZES)
     coarse = eb.batch(workload.model, sizes=PARTS, params=params)
     loops = coarse.plan(instances).in_tier("coarse").shape.program.loops
     assert any(last - first > 1 for first, last, _ in type_loops(loops))
-    # One after the other, since the model of one instance is compiled for both.
+    # In one test, so that the unbatched model is compiled once for both.
     for batched, tier in ((fine, "fine"), (coarse, "coarse")):
         found = eb.verify(batched, params, instances, tier=tier)
         assert found.instances == 3

@@ -1,4 +1,4 @@
-"""Decoders, a minibatch at once, against themselves on one instance after the other."""
+"""Decoders on a minibatch against the same decoders on one instance at a time."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from edbatch.graph.context import jitted_cells
 from edbatch.instance_results import split_instances
 from edbatch.models import WORKLOADS, get_workload
 
-# These tests pay for compiles, not for rows.
+# Compilation dominates these tests, not the number of rows.
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 SIZES = eb.Sizes(widths=(8,))
 CASES = {
@@ -26,11 +26,11 @@ CASES = {
 
 @pytest.fixture(scope="module", params=CASES)
 def case(request):
-    """A workload, its decoder in minibatches, parameters and short instances."""
+    """A workload, its batched decoder, parameters and short instances."""
     name, options = CASES[request.param]
     workload = get_workload(name, vocabulary_size=20, **options)
     params = random_like(workload.init_params(jax.random.key(0), 6), 3)
-    if name == "lstm-nmt":  # so that translations end, at different places
+    if name == "lstm-nmt":  # so that translations end, at different lengths
         params["attention"]["output"]["b"][2] += 1.0
     instances = workload.sample(np.random.default_rng(2), 14)
     instances = sorted(instances, key=lambda each: len([*workload.words(each)]))[2:5]
@@ -38,7 +38,7 @@ def case(request):
 
 
 def unstacked(outputs, count):
-    """What the model returns for each instance."""
+    """The model's result for each instance."""
     return split_instances(outputs, count)
 
 

@@ -1,4 +1,4 @@
-"""The tree models against NumPy, float64, written from the papers once more."""
+"""The tree models against independent float64 NumPy versions of the papers."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def childsum_tree_lstm(params, tree):
 
 
 def two_compositions(params, tree):
-    """The composition that the rule of the two types names."""
+    """The composition parameters that the rule of the two types selects."""
     category = (tree.label or "").lstrip("@").split("-")[0]
     even = sum(tree.words()) % 2 == 0
     nominal = even if category in ("", "3") else category == "NP"
@@ -73,7 +73,7 @@ def tree_gru(params, tree):
 
 
 def mv_rnn(params, tree):
-    """Socher et al. 2012 in its own orientation: vectors are columns, recursively."""
+    """Socher et al. 2012, recursively; vectors are columns, as in the paper."""
     if tree.is_leaf:
         own = {name: each[tree.word] for name, each in params["word_matrix"].items()}
         matrix = own["left"] @ own["right"] + np.diag(own["diagonal"])
@@ -85,7 +85,7 @@ def mv_rnn(params, tree):
 
 
 def labelled(tree, labels):
-    """The tree with these labels on its inner nodes, over and over."""
+    """The tree with its inner nodes labelled by cycling through `labels`."""
     count = iter(range(tree.num_nodes()))
     return tree.fold(
         lambda leaf: leaf,

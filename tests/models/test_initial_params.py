@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
 def summed_with(name):
-    """The gate to which a matrix belongs: that of an input, a state or a child."""
+    """Path of the gate that a matrix of an input, a state or a child belongs to."""
     return re.sub(r"\['[WU]'\](\[\d+\])?$", "", name)
 
 
@@ -31,7 +31,7 @@ def test_sampled_parameters_are_well_scaled(name, options):
     params = workload.init_params(jax.random.key(0), hidden)
     other = workload.init_params(jax.random.key(1), hidden)
     matrices = {}
-    fan_in = collections.Counter()  # of all products that are summed
+    fan_in = collections.Counter()  # per gate, over all products that are summed
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         assert leaf.dtype == np.float32
         if leaf.ndim == 2:

@@ -1,4 +1,4 @@
-"""Labels have the same numbers in other data, and with saved parameters."""
+"""Labels keep their numbers on other data and with saved parameters."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ TAGGERS = ["bilstm-tagger", "bilstm-tagger-char", "lattice-lstm", "lattice-gru"]
 
 
 def conllu(*words):
-    """A sentence whose first word is the root, and the head of all others."""
+    """A sentence whose first word is the root and the head of all other words."""
     lines = []
     for k, (word, tag, relation) in enumerate(words, start=1):
         head = 0 if k == 1 else 1
@@ -83,7 +83,7 @@ def run(*arguments):
 
 
 def test_saved_parameters_know_the_labels(tmp_path):
-    """The first sentence of both files is the same one."""
+    """Both files begin with the same sentence."""
     train, test = write(tmp_path, ".conllu", CONLLU)
     common = ["--workload", "transition-parser", "--hidden", 8, "--policy", "depth"]
     saved, results = tmp_path / "p.npz", []

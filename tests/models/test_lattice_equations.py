@@ -1,4 +1,4 @@
-"""The lattice networks against NumPy, float64, written from the papers once more."""
+"""The lattice networks against independent float64 NumPy versions of the papers."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from edbatch.data import Arc, CharacterLattice, LatticeWord, SpeechLattice
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
-# Three words end at the last character, so that their padded list has room to spare;
+# Three words end at the last character, so their padded list has unused entries;
 # one spans the whole sentence, and one begins where another ends.
 NESTED = CharacterLattice(
     [3, 1, 4, 1, 5],
@@ -20,7 +20,7 @@ NESTED = CharacterLattice(
         LatticeWord(3, 4, 6),
     ],
 )
-# Words on the arcs into node 3 differ; node 2 is a dead end; two arcs are parallel.
+# Words on the arcs into node 3 differ; node 2 is a dead end; some arcs are parallel.
 DAG = SpeechLattice(
     [
         Arc(0, 1, 5, -0.5),
@@ -35,7 +35,7 @@ DAG = SpeechLattice(
 
 
 def shared(own, others):
-    """Equations 14 and 15: (gate, value) pairs, summed by the softmax of the gates."""
+    """Equations 14 and 15: sum of the values, weighted by the softmax of the gates."""
     pairs = [own, *others]
     total = sum(np.exp(each) for each, _ in pairs)
     return sum(np.exp(each) / total * value for each, value in pairs)

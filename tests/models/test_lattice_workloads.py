@@ -29,7 +29,7 @@ PUBLISHED = [
 ]
 CHARACTERS = "a O\nb O\na X\n\nc O\n"
 WORDS = "ab 7 n\nbc 3 v\n"
-# By frequency, then by appearance: a, b, ab, c; and of the tags: O, X.
+# Numbered by frequency, then by first appearance: a, b, ab, c; tags: O, X.
 LATTICES = [
     CharacterLattice((1, 2, 1), (1, 1, 2), (LatticeWord(0, 1, 3),)),
     CharacterLattice((4,), (1,)),
@@ -53,7 +53,7 @@ def test_the_word_list_is_found_among_the_files(name: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("name", OVER_CHARACTERS)
 def test_the_word_list_is_an_option(name: str, tmp_path: Path) -> None:
     text = write(tmp_path, "a.conll", CHARACTERS)
-    # With a number behind every character it looks like a word list.
+    # With a number after every character the file looks like a word list.
     places = write(tmp_path, "b.conll", "a 0 O\nb 1 O\n")
     words = write(tmp_path, "dict.lst", "ab\n")
     workload = get_workload(name, words=words)
@@ -198,7 +198,7 @@ def test_node_types(name: str, types: set[str]) -> None:
     model, params, instances = sampled(name, count=60)
     graph = eb.batch(model, params=params).graph(instances)
     found = {str(key) for key in graph.structure.type_keys}
-    # A rare character or node has more words or arcs than these.
+    # Rare characters or nodes have more words or arcs than these types take.
     assert types <= found <= types | {"char_words/6", "char_words/5", "merge/128"}
 
 

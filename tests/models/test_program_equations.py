@@ -1,4 +1,4 @@
-"""The neural module network against NumPy, float64, written once more."""
+"""The neural module network against an independent float64 NumPy version."""
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ def relu(x):
 
 
 def convolved(layer, x):
-    """A 3 by 3 convolution, pixel by pixel; rows of the matrix go by window place."""
+    """A 3 by 3 convolution, pixel by pixel; matrix rows are in window order."""
     height, width, channels = x.shape
     W = layer["W"].reshape(3, 3, channels, -1)
     found = np.tile(layer["b"], (height, width, 1))
@@ -29,7 +29,7 @@ def convolved(layer, x):
 
 
 def executed(params, program, k):
-    """The map of a function, recursively."""
+    """Feature map of function `k`, recursively."""
     name, value = program.functions[k], program.values[k]
     if name == "scene":
         features = np.asarray(program.features, np.float64)
@@ -46,14 +46,14 @@ def executed(params, program, k):
 
 def test_module_network_computes_the_equations():
     model, params, programs = sampled("neural-module-network", count=80)
-    # As few as have all functions; the NumPy version is slow.
+    # Few programs that cover all functions: the NumPy version is slow.
     needed, chosen = {*FUNCTIONS}, []
     for program in sorted(programs, key=len, reverse=True):
         if needed & {*program.functions}:
             needed -= {*program.functions}
             chosen.append(program)
     assert not needed
-    params = jax.tree.map(lambda p: 0.3 * p, params)  # maps keep their size
+    params = jax.tree.map(lambda p: 0.3 * p, params)  # keeps the magnitude of the maps
     exact = wide(params)
     for program in chosen:
         x = executed(exact, program, len(program) - 1).mean(axis=(0, 1))
@@ -71,5 +71,6 @@ def test_the_image_is_looked_at_once():
         if each.functions.count("scene") == 2
     ]
     for program in programs:
-        assert batched.record(program).num_nodes == len(program)  # with the classifier
+        # Both scenes share one node, and the classifier is one more.
+        assert batched.record(program).num_nodes == len(program)
     assert programs

@@ -1,4 +1,4 @@
-"""The recursive neural tensor network against NumPy, and batched against itself."""
+"""The recursive neural tensor network against NumPy, and batched vs unbatched."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
 def vectors(params, tree):
-    """Every node's vector, children first: a component at a time, recursively."""
+    """Vectors of all nodes in postorder, component by component, recursively."""
     if tree.is_leaf:
         return [params["embedding"][tree.word]]
     left, right = (vectors(params, child) for child in tree.children)

@@ -1,4 +1,4 @@
-"""The taggers against NumPy, float64, written from the papers once more."""
+"""The taggers against independent float64 NumPy versions of the papers."""
 
 import numpy as np
 from equations import assert_close, lstm_states, sampled, wide

@@ -1,4 +1,4 @@
-"""The parser against NumPy, float64, whose LSTMs read everything again each time."""
+"""The parser against float64 NumPy whose LSTMs reread everything every time."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def sample(count, seed=0):
 
 
 def read_all(own, start, vectors):
-    """The h of an LSTM behind the last of some vectors."""
+    """The LSTM's h after it has read all `vectors`."""
     h, c = start["h"], start["c"]
     for x in vectors:
         i, f, o, u = (gate(own[name], x, h) for name in "ifou")
@@ -44,7 +44,7 @@ def affine(own, *inputs):
 
 
 def logits_along(params, sentence, transitions):
-    """Logits before each transition, from the contents of stack and buffer there."""
+    """Logits before each transition, from stack, buffer and history at that point."""
     buffer = [
         np.tanh(
             affine(

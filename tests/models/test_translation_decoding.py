@@ -1,4 +1,4 @@
-"""Greedy translation and beam search, against all translations there are."""
+"""Greedy translation, and beam search against an exhaustive search."""
 
 import itertools
 
@@ -19,7 +19,7 @@ START, END = 1, 2
 
 @pytest.fixture(scope="module")
 def params():
-    """Random parameters, by which the end is a likely word."""
+    """Random parameters that make the end a likely word."""
     return make_params(2.0)
 
 
@@ -35,7 +35,7 @@ def sources(count, seed=0):
 
 
 def along(params, pair, words):
-    """Logits of the training form along a translation."""
+    """Teacher-forced logits along a translation."""
     return translate(params, SentencePair(pair.source, (START, *words)))
 
 
@@ -79,7 +79,7 @@ def test_wider_beams_find_better_translations():
 
 
 def table_step(table):
-    """A model of sequences without parameters: logits by the last two words."""
+    """A sequence model without parameters: looks up logits by the last two words."""
 
     def step(word, state):
         return table[state, word], word
@@ -120,7 +120,7 @@ def test_a_beam_of_all_finds_the_best_of_all(seed, penalty):
 
 
 def test_hypotheses_that_end_leave_the_beam():
-    # Word 0 leads to the end at once and word 3 never: two of each after two steps.
+    # Word 0 is followed by the end, word 3 by itself: after two steps, one of each.
     table = np.full((4, 4, 4), -9.0, np.float32)
     table[:, 1] = [1.0, -9.0, -9.0, 1.0]
     table[:, 0] = [-9.0, -9.0, 9.0, -9.0]
@@ -133,7 +133,7 @@ def test_hypotheses_that_end_leave_the_beam():
 
     found, _ = beam_search(step, 0, 1, 2, width=2, max_length=5)
     assert found == [0, 2]
-    assert sizes == [1, 0, 3, 3, 3, 3]  # one at first, then two, then the other alone
+    assert sizes == [1, 0, 3, 3, 3, 3]  # one at first, then two, then the open one
 
 
 def test_what_does_not_end_is_cut():
@@ -147,7 +147,7 @@ def test_what_does_not_end_is_cut():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_logits_that_leave_no_word(bad):
     table = np.full((4, 4, 4), bad, np.float32)
-    table[0, 1] = [0.0, 0.0, -9.0, 0.0]  # of the first word alone
+    table[0, 1] = [0.0, 0.0, -9.0, 0.0]  # finite for the first word only
     with pytest.raises(
         eb.EdbatchError,
         match=r"goes on by words whose log-probability is finite, but after 1 words the"
@@ -165,7 +165,7 @@ def test_parameters_that_are_not_finite(params):
 
 def test_hypotheses_that_cannot_go_on_leave_those_that_ended():
     table = np.full((4, 4, 4), np.nan, np.float32)
-    table[0, 1] = [1.0, -9.0, 2.0, -9.0]  # the end, or a word that has no next
+    table[0, 1] = [1.0, -9.0, 2.0, -9.0]  # the end, or a word without a successor
     found, _ = beam_search(table_step(table), 0, 1, 2, width=2, max_length=5)
     assert found == [2]
 

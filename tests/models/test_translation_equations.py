@@ -1,4 +1,4 @@
-"""The encoder-decoder against NumPy, float64, written from the paper once more."""
+"""The encoder-decoder against an independent float64 NumPy version of the paper."""
 
 import numpy as np
 from equations import assert_close, gate, sampled, sigmoid, wide
@@ -7,7 +7,7 @@ from edbatch.data import SentencePair
 
 
 def lstm(side, words, state):
-    """The states after each word."""
+    """States after each word."""
     h, c = state
     found = []
     for word in words:

@@ -1,4 +1,4 @@
-"""The tree decoder against NumPy, float64, by recursion along each branch."""
+"""The tree decoder against a float64 NumPy version that recurses into branches."""
 
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def logits_by_node(params, source, tree):
 
 
 def preorder(tree):
-    """For each node in preorder its place among the decisions."""
+    """For each node in preorder, its index among the decisions."""
     places = iter(range(tree.num_nodes()))
     labels = tree_from_decisions(
         [(str(next(places)), down, on) for _, down, on in decisions(tree)]
@@ -96,7 +96,7 @@ def grown(found):
 
 
 def lively(params, bias):
-    """Parameters that want more or fewer nodes."""
+    """Parameters whose `follows` bias favours more or fewer nodes."""
     return params | {"follows": params["follows"] | {"b": np.float32(bias)}}
 
 

@@ -49,7 +49,7 @@ def test_models_can_be_sent_to_worker_processes(name: str) -> None:
     workload = get_workload(name)
     for each in (workload.model, workload.decode):
         found = pickle.loads(pickle.dumps(each))
-        # Equal where it is a function with arguments filled in.
+        # Unpickling copies a `functools.partial`, but not its function.
         assert getattr(found, "func", found) is getattr(each, "func", each)
 
 
@@ -149,7 +149,7 @@ def test_rare_words_are_spelled(tmp_path: Path) -> None:
         SpelledSentence((1,), (1,), ((),)),
     ]
     [_, last] = get_workload("bilstm-tagger-char").read(file)
-    assert last.spellings == ((73, 110),)  # five times is not rare by default
+    assert last.spellings == ((73, 110),)  # by default, below five is rare
 
 
 def test_a_vocabulary_that_is_full_makes_words_rare(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_programs_are_read(tmp_path: Path) -> None:
     text = f'{{"image_index": 2, "answer": 3, "program": [{scene}, {count}]}}'
     file = write(tmp_path, "questions.json", f'{{"questions": [{text}]}}')
     [program] = get_workload("neural-module-network").read(file)
-    assert program.values == (None, None)  # though no word is left for a vocabulary
+    assert program.values == (None, None)  # though no word is left for the vocabulary
     assert program.answer == 6
     assert np.array_equal(program.features, pseudo_features(2))
     [program] = get_workload("neural-module-network", num_answers=3).read(file)
@@ -274,7 +274,7 @@ def test_a_lookup_of_what_is_no_workload() -> None:
 
 @pytest.mark.parametrize("name", ["tree-lstm", "tree-lstm-2type", "tree-gru"])
 def test_more_children_than_the_parameters_are_for(name) -> None:
-    """They were dropped without a word."""
+    """Regression: additional children were silently dropped."""
     workload = get_workload(name, vocabulary_size=10)
     params = workload.init_params(jax.random.key(0), 4)
     [tree] = parse_trees("(S (A a) (B b) (C c))")

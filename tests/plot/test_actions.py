@@ -16,7 +16,7 @@ def machine(encoding, *states):
 
 
 def points(axes):
-    """Positions (column, row) by the drawing order of the groups of points."""
+    """Positions (column, row) of each group of points, in drawing order."""
     return [
         sorted(map(tuple, group.get_offsets().tolist()))
         for group in axes.collections

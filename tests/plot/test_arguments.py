@@ -1,4 +1,4 @@
-"""What pictures and comparisons say of arguments that are nearly right."""
+"""Errors of plots and comparisons for arguments that are nearly right."""
 
 import pytest
 from trees import encode, make_params, sample_trees

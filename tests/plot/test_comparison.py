@@ -12,7 +12,7 @@ ROWS = {
 
 
 def markers(axes):
-    """Positions by the colour of the marker."""
+    """Position of each marker, in drawing order."""
     return [tuple(each.get_offsets()[0].tolist()) for each in axes.collections]
 
 
@@ -45,7 +45,7 @@ def test_axes_strips_and_legend():
     assert batches.get_xlabel() == "batches per minibatch"
     assert [each.get_text() for each in ratios.get_yticklabels()] == [*ROWS]
     assert legend_labels(figure) == ["learned", "agenda", "depth", "lower bound"]
-    #   every marker stands in the strip of its workload
+    #   every marker is in the strip of its workload
     assert [round(y) for _, y in markers(ratios)] == [0, 0, 1, 1]
     assert len({y for _, y in markers(ratios)}) == 4
 

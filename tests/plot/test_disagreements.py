@@ -36,7 +36,7 @@ def test_shares_by_state():
 
 
 def test_shares_are_those_of_the_trace():
-    #   a state in which the greedy heuristic chooses now this, now that
+    #   a state in which the greedy heuristic does not always choose the same type
     graphs = [from_operands("ab", [[], []]), from_operands("aab", [[], [0], []])]
     machine = StateMachine(graphs[0].type_keys, "base", (MachineState((0, 1), 0),))
     trace = trace_machine(machine, graphs)

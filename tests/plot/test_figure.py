@@ -1,4 +1,4 @@
-"""Matplotlib: an extra, imported when the first figure is made."""
+"""Matplotlib is an extra, imported only when the first figure is made."""
 
 import subprocess
 import sys

@@ -16,7 +16,7 @@ def test_a_legend_fits_into_its_figure(count, length):
     box = legend.get_window_extent(renderer)
     assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
     assert box.y0 >= 0 and box.y1 < axes.get_tightbbox(renderer).y0
-    assert axes.get_window_extent(renderer).height > 72  # an inch of two is left
+    assert axes.get_window_extent(renderer).height > 72  # one inch of two is left
 
 
 def test_one_long_label_does_not_narrow_all_columns():

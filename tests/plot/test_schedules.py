@@ -17,7 +17,7 @@ TREES = [sample_tree_structure(np.random.default_rng(k)) for k in range(3)]
 
 
 def bars_of(axes):
-    """Number, height and colour of each bar, by number."""
+    """Number, height, colour and hatch of each bar, sorted by number."""
     found = [
         (
             round(bar.get_x() + bar.get_width() / 2),

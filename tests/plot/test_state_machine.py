@@ -18,7 +18,7 @@ TREE = tree("((ab)cb)c")  # 0 a, 1 b, 2 c(0 1), 3 b, 4 c(2 3)
 MACHINE = StateMachine(
     TREE.type_keys, "base", (MachineState((0, 1), 1), MachineState((0,), 0))
 )
-# Its steps on the tree are: ab, a, c, c. By visits: 0 c, 1 ab, 2 a.
+# Its steps on the tree are: ab, a, c, c. States by visits: 0 c, 1 ab, 2 a.
 
 
 def texts(figure):
@@ -26,7 +26,7 @@ def texts(figure):
 
 
 def circles(figure):
-    """Position and area of what is drawn as circles, without the legend's."""
+    """Areas of the circles by position, without those of the legend."""
     return {
         tuple(place): area
         for group in figure.axes[0].collections
@@ -104,7 +104,7 @@ def test_groups_hold_the_states_in_which_one_type_runs(limit):
         assert {*runs[groups.node == k].tolist()} == {groups.runs[k]}
         if members == 1:
             assert groups.node[groups.state[k]] == k
-    #   of the rarer states those with one type are together
+    #   rarer states that run the same type are in one group
     rare = groups.runs[limit:]
     assert len({*rare.tolist()}) == len(rare) <= 5
 
@@ -194,7 +194,7 @@ def test_a_type_has_one_colour_in_all_pictures_of_a_model():
     from matplotlib.colors import to_rgba
 
     machine, structure = many_states()
-    # A file lists the types in another order, and one that is not in the minibatch.
+    # The policy lists the types in another order, and one absent from the minibatch.
     elsewhere = StateMachine((*chain("x").type_keys, *machine.types[::-1]), "base")
     styles = type_styles(None, [structure])
     schedules = plot_schedules([elsewhere.schedule(structure)], structure)

@@ -12,7 +12,7 @@ from edbatch.plot import plot_timeline
 
 
 def timed(report):
-    """The report with times that are easy to tell: 10, 20, ... microseconds."""
+    """The report with easily recognised times: 10, 20, ... microseconds."""
     return report.with_times(10.0 * (1 + np.arange(len(report.batches))), "measured")
 
 

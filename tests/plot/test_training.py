@@ -34,7 +34,7 @@ def test_best_so_far_and_levels():
     assert [*best.get_xdata()] == [*each.get_xdata()] == [1, 2, 5, 10]
     assert [*best.get_ydata()] == [9.0, 8.0, 8.0, 7.5]
     assert best.get_drawstyle() == "steps-post"
-    assert best.get_markevery() == [0, 1, 3]  # where it became better
+    assert best.get_markevery() == [0, 1, 3]  # where it improved
     assert [*each.get_ydata()] == [9.0, 8.0, 8.5, 7.5]
     assert each.get_alpha() < 1
     levels = [line.get_ydata()[0] for line in (agenda, remaining, greedy, bound)]

@@ -32,7 +32,7 @@ def test_colours_differ_in_grey():
     for one, other in itertools.combinations(range(len(PALETTE)), 2):
         apart = abs(lightness(PALETTE[one]) - lightness(PALETTE[other]))
         assert apart > 9
-        if apart < 12:  # two greys that side by side are hard to tell apart
+        if apart < 12:  # greys that are hard to tell apart side by side
             assert type_style(one).hatch != type_style(other).hatch
 
 
@@ -72,7 +72,7 @@ def test_types_decide_the_order():
         ([("h", "a.x", 2), ("h", "a.y", 2)], ["h@x", "h@y"]),
         ([("h", "a.x", 2), ("h", "b.x", 2)], ["h@a.x", "h@b.x"]),
         ([("h", "a.x", 2), ("h", "a.x", 3)], ["h/2", "h/3"]),
-        #   one of three is told apart by less than the other two
+        #   one of three needs less of its key than the other two
         (
             [("h", "a.x", 2), ("h", "a.x", 3), ("h", "a.y", 2)],
             ["h@x/2", "h/3", "h@y"],
@@ -93,7 +93,7 @@ def test_long_names_stay_short_and_different():
     types = [TypeKey(f"{'a' * 30}{k}{'b' * 30}", "", 0) for k in range(12)]
     names = short_names(types, limit=20)
     assert len({*names}) == 12
-    assert max(map(len, names)) <= 23  # with a number behind, as all look alike
+    assert max(map(len, names)) <= 23  # with a number appended, as all look alike
     assert all("…" in name for name in names)
 
 
