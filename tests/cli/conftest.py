@@ -1,4 +1,4 @@
-"""Commands, run in this process, and small inputs for them."""
+"""Fixtures that run commands in this process, and small inputs for them."""
 
 import re
 import sys
@@ -86,7 +86,7 @@ def leaving(params, tree):
 
 @pytest.fixture
 def edbatch() -> Command:
-    """Runs `edbatch` with arguments of any type."""
+    """Runs `edbatch`; arguments of any type are converted to strings."""
 
     def run(*arguments: object) -> Result:
         return CliRunner().invoke(app, [str(each) for each in arguments])
@@ -96,7 +96,7 @@ def edbatch() -> Command:
 
 @pytest.fixture
 def assert_fails(edbatch: Command) -> Callable[..., None]:
-    """Runs `edbatch` and checks that it fails with one sentence that matches."""
+    """Runs `edbatch` and checks that it fails with one sentence matching `message`."""
 
     def run(message: str, *arguments: object) -> None:
         result = edbatch(*arguments)
@@ -123,11 +123,11 @@ def treebank(tmp_path: Path) -> Path:
 def own_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> str:
-    """The name of a module in the current folder, which holds a model."""
+    """The name of a module in the current folder that defines a model."""
     name = f"own_model_{abs(hash(request.node.nodeid))}"
     (tmp_path / f"{name}.py").write_text(OWN_MODEL)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])  # the command adds the folder
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the command adds to it
     return name
 
 

@@ -1,4 +1,4 @@
-"""`edbatch bench`, with measuring itself replaced where only the words matter."""
+"""`edbatch bench`; measurements are faked where only the output matters."""
 
 import json
 import sys
@@ -70,7 +70,7 @@ def row_of(system, **changes):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The configurations that were asked for; a result is made up for each."""
+    """The requested configurations; each gets a fake result."""
     configs = []
 
     def made_up(config, progress, model=None):
@@ -324,7 +324,7 @@ def shapes():
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """Options that name a model of the user's own."""
+    """Returns the options that name a user-defined model."""
     (tmp_path / "benched.py").write_text(MODEL)
     monkeypatch.syspath_prepend(tmp_path)
     yield lambda model="model", params="params": (

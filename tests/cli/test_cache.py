@@ -1,4 +1,4 @@
-"""`edbatch cache`, and the cache that other commands use."""
+"""`edbatch cache`, and the compilation cache that the other commands use."""
 
 import json
 
@@ -57,7 +57,7 @@ def test_it_shows_the_folder_that_jax_was_given(edbatch, folder, tmp_path):
     own.mkdir()
     (own / f"one-{HASH}-cache").write_text("a program")
     (own / f"edbatch-{HASH}-stablehlo").write_text("a lowered one")
-    (own / f"two-{HASH}-cache").mkdir()  # not JAX's
+    (own / f"two-{HASH}-cache").mkdir()  # a folder, so not JAX's
     (own / "dataset-cache").write_text("mine")
     jax.config.update("jax_compilation_cache_dir", str(own))
     report = json.loads(edbatch("cache", "--json").stdout)

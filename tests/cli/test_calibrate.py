@@ -38,7 +38,7 @@ def test_costs_as_json_and_in_a_file(edbatch, written: Path, treebank: Path) -> 
 
 
 def test_a_table_for_people(edbatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "120")  # long times would wrap the heads of columns
+    monkeypatch.setenv("COLUMNS", "120")  # long times would wrap the column headers
     result = edbatch(*TREES)
     assert result.exit_code == 0, result.output
     for text in ("fixed", "per node", "4 rows", "predicted ms", "error %", *POLICIES):

@@ -46,7 +46,7 @@ def test_a_list_of_rows_as_json(edbatch, policy_file: Path) -> None:
 def test_the_numbers_are_those_of_the_minibatches(
     edbatch, policy_file: Path, treebank: Path
 ) -> None:
-    # The whole treebank is one minibatch, so what is drawn is known.
+    # The whole treebank is one minibatch, so the drawn instances are known.
     trees = get_workload("tree-lstm").read(treebank)
     assert len(trees) == len(parse_trees((treebank / "a.ptb").read_text())) == 4
     data = ("--data", treebank, "--batch-size", 4, "--minibatches", 1)
@@ -73,7 +73,7 @@ def test_a_table_for_people(edbatch, policy_file: Path) -> None:
     title = "tree-lstm on sampled instances: means of 3 minibatches of 4"
     for text in (*POLICIES, "batches", "mean", "worst", title):
         assert text in result.stdout
-    assert "size" not in result.stdout  # there is one only
+    assert "size" not in result.stdout  # all minibatches have one size
     assert "proves" not in result.stdout
 
 
@@ -139,7 +139,7 @@ def test_learned_is_guarded_and_a_policy_that_greedy_beats_is_said_to_be(
 ) -> None:
     known = get_policy("zoo:lattice-lstm")
     assert isinstance(known, StateMachine)
-    # Runs the last type that it can in every state that the trained policy knows.
+    # Runs the last type of the frontier in every state that the trained policy knows.
     states = tuple(replace(each, action=each.frontier[-1]) for each in known.states)
     file = replace(known, states=states).save(tmp_path / "poor.json")
     result = edbatch(*LATTICES[:-1], file, *SMALL, "--search-ms", 0, "--json")
@@ -289,7 +289,7 @@ def test_what_cannot_be_done_is_said(assert_fails, message, options) -> None:
 def test_held_out_instances_of_a_function_of_their_number(
     edbatch, assert_fails, own_module: str, tmp_path: Path
 ) -> None:
-    """They are divided as in training, whatever the size of the minibatches is."""
+    """They are split as in training, whatever the size of the minibatches."""
     asked = []
     sys.path.insert(0, str(tmp_path))  # `own_module` restores it
     module = importlib.import_module(own_module)

@@ -1,4 +1,4 @@
-"""Tables in terminals of any width."""
+"""Output tables in terminals of any width."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""Ctrl-C at any moment of a command: a line, exit code 130, and nothing is lost.
+"""Ctrl-C at any moment of a command: one line, exit code 130, and nothing is lost.
 
-The commands run as users run them, by their scripts, since what is tested begins with
-the first import.
+The commands run as users run them, through their scripts, because Ctrl-C is handled
+from the first import on.
 """
 
 import json
@@ -39,7 +39,7 @@ SHOWING_IMPORTS = {"env": os.environ | {"PYTHONPROFILEIMPORTTIME": "1"}}
 
 
 class Running:
-    """A command in a process of its own."""
+    """A command in a separate process."""
 
     def __init__(self, folder: Path, *command: str, **options: object) -> None:
         self.errors = folder / "stderr.txt"
@@ -69,7 +69,7 @@ class Running:
         self.process.send_signal(signal.SIGINT)
 
     def ended(self) -> tuple[int, list[str]]:
-        """The exit code, and the lines on stderr without those about imports."""
+        """Returns the exit code and the lines on stderr, except those about imports."""
         try:
             code = self.process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -82,7 +82,7 @@ class Running:
 
 @contextmanager
 def inheriting(number: signal.Signals, handler: signal.Handlers) -> Iterator[None]:
-    """Processes that are started ignore a signal, or do not, whatever this one does."""
+    """Child processes inherit this handler of a signal, whatever this process uses."""
     before = signal.signal(number, handler)
     try:
         yield
@@ -121,8 +121,8 @@ def test_while_it_imports(tmp_path: Path, command: str, module: str) -> None:
     assert running.output.read_text() == ""
 
 
-# What the command has written to stderr when Ctrl-C comes, and how long ago; without
-# a terminal it shows no progress, but imports are.
+# Ctrl-C is pressed `after_s` after the command has written `line` to stderr. Without a
+# terminal a command shows no progress, but imports are listed.
 @pytest.mark.parametrize(
     ("line", "after_s", "command", "left"),
     [
@@ -165,7 +165,7 @@ def test_while_it_works(
 
 
 def test_while_numba_compiles_the_loops_of_training(tmp_path: Path) -> None:
-    """It takes half a minute, and there is nothing to keep."""
+    """Compiling takes half a minute; nothing is kept from it."""
     cache = tmp_path / "numba"
     environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
     running = Running(tmp_path, *ENDLESS, env=environment)
@@ -177,7 +177,7 @@ def test_while_numba_compiles_the_loops_of_training(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_no_process_outlives_the_demo(tmp_path: Path, number: signal.Signals) -> None:
-    """One compiles the loops of planning beside it."""
+    """A second process compiles the loops of planning during the demo."""
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "numba")}
     running = Running(
         *(tmp_path, "edbatch", "demo", "--out", "."),
@@ -257,7 +257,7 @@ def test_training_for_a_server_keeps_what_it_found(tmp_path: Path) -> None:
 def test_a_terminal_that_is_closed_leaves_the_policy(
     tmp_path: Path, closed: str
 ) -> None:
-    """Nothing can be written to it any more."""
+    """Writing to the closed terminal fails."""
     ours, terminal = os.openpty()
     errors = tmp_path / "stderr.txt"
     with inheriting(signal.SIGHUP, signal.SIG_DFL), errors.open("w") as file:
@@ -275,7 +275,7 @@ def test_a_terminal_that_is_closed_leaves_the_policy(
         while not (tmp_path / "a.json.checkpoint").exists():
             assert process.poll() is None and time.monotonic() < end, errors.read_text()
             if select.select([ours], [], [], 0.01)[0]:
-                os.read(ours, 2**16)  # else the training would wait for us
+                os.read(ours, 2**16)  # or the training would block
         os.close(ours)
         process.send_signal(signal.SIGHUP)
         assert process.wait(60) == 130, errors.read_text()
@@ -286,7 +286,7 @@ def test_a_terminal_that_is_closed_leaves_the_policy(
 
 
 def test_a_training_ends_where_ctrl_c_is_ignored(tmp_path: Path) -> None:
-    """As of a script that starts it with ``&``, and waits."""
+    """A script that starts it with ``&`` and waits sets SIGINT to be ignored."""
     with inheriting(signal.SIGINT, signal.SIG_IGN):
         running = Running(tmp_path, *ENDLESS, *OUT)
     running.wait_for((tmp_path / "a.json.checkpoint").exists)
@@ -315,7 +315,7 @@ def test_a_terminal_that_is_closed_ends_a_training_before_it_begins(
 
 
 def test_where_ctrl_c_is_ignored_it_remains_so(tmp_path: Path) -> None:
-    # As for what a script starts in the background.
+    # SIGINT is ignored by commands that a script starts in the background.
     started = f"trap '' INT; exec {SCRIPTS}/{' '.join(TRAIN)} --json"
     running = Running(tmp_path, "sh", "-c", started)
     running.wait_for_line("Comparing ")
@@ -351,7 +351,7 @@ def test_a_program_that_is_no_command_keeps_its_handler() -> None:
     ],
 )
 def test_at_any_moment(tmp_path: Path, command: tuple[str, ...]) -> None:
-    # Before that the interpreter starts, which is not ours.
+    # Before that line the interpreter starts, which edbatch does not control.
     for moment in (0, *(0.05 * 1.15**k for k in range(36))):
         running = Running(tmp_path, *command, "--json", **SHOWING_IMPORTS)
         running.wait_for_line(" edbatch.ctrl_c\n")
@@ -359,7 +359,7 @@ def test_at_any_moment(tmp_path: Path, command: tuple[str, ...]) -> None:
         running.press_ctrl_c()
         code, lines = running.ended()
         printed = running.output.read_text()
-        if code == 0 or printed:  # it was done, or its training ended early
+        if code == 0 or printed:  # it had finished, or its training ended early
             assert json.loads(printed), moment
         assert code in (0, 130), (moment, lines)
         assert code == 0 or lines[-1] == "Interrupted.", (moment, lines)

@@ -1,4 +1,4 @@
-"""`edbatch demo`, made small."""
+"""`edbatch demo`, at a small size."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_tour(edbatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # What is measured and verified is the subject of the next test.
+    # The next test covers measuring and verifying.
     speed = {"instances_per_s": 1200.0, "unbatched_per_s": 100.0}
     speed |= {"compiles": 1, "compile_s": 2.0}
     monkeypatch.setattr(demo_tour.Tour, "run", lambda _: speed)
@@ -67,7 +67,7 @@ def test_the_tour_as_json(edbatch, tmp_path: Path) -> None:
     ("size", "timed"), [(4, [4] * 4), (10, [10, 10]), (24, [24]), (50, [24])]
 )
 def test_throughput_is_that_of_whole_minibatches(size, timed, monkeypatch) -> None:
-    """One takes a millisecond per tree here."""
+    """A minibatch takes one millisecond per tree here."""
     ran = []
 
     def of_one_ms(function, *arguments):
@@ -97,8 +97,8 @@ def test_a_folder_that_cannot_be_made(assert_fails, tmp_path: Path) -> None:
 
 
 def test_the_model_of_one_tree_is_compiled_ahead(tmp_path: Path, caplog) -> None:
-    """While another process compiles loops of the host."""
-    hidden = 6  # of no other test
+    """It is compiled while another process compiles the loops of planning."""
+    hidden = 6  # a size that no other test uses
     tour = demo_tour.Tour.start(tmp_path, hidden, 4, 0)
     tour.__dict__["batched"] = eb.batch(tour.workload.model, sizes=demo_tour._SIZES)
     with jax.log_compiles():

@@ -65,7 +65,7 @@ def test_a_checkpoint_is_not_replaced_without_a_word(
 def test_a_resumed_training_gives_the_same_policy(
     edbatch, tmp_path, monkeypatch, pressed_at
 ) -> None:
-    # At 0 the weights of the smoothed bound are still being tuned.
+    # At trial 0 the weights of the smoothed bound are still being tuned.
     whole, out = tmp_path / "whole.json", tmp_path / "resumed.json"
     assert edbatch(*LATTICES, "--out", whole).exit_code == 0
     with monkeypatch.context() as patch:
@@ -156,7 +156,7 @@ def test_what_is_wrong_with_a_checkpoint_is_said(
             assert_fails(message, *LATTICES, *resume, name, value)
         (tmp_path / "lattice.json.checkpoint").write_text("hello")
         assert_fails("lattice.json.checkpoint", *LATTICES, *resume)
-    # Without --resume a training begins anew, whatever lies there.
+    # Without --resume a training starts afresh, whatever checkpoint exists.
     assert edbatch(*LATTICES, "--out", out).exit_code == 0
     assert {*tmp_path.iterdir()} == {out, tmp_path / "lattice.json.metrics.csv"}
 
@@ -180,7 +180,7 @@ def test_a_training_by_costs_is_resumed_by_the_same(
 
 
 def _costs_of_lattices(edbatch, file) -> CostModel:
-    """Costs that differ by type; nothing is measured."""
+    """Made-up costs that differ by type, read back from `file`."""
     policy = file.with_name("policy.json")
     assert edbatch(*LATTICES, "--out", policy).exit_code == 0
     types = load(policy).types

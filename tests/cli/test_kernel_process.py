@@ -1,4 +1,4 @@
-"""The process that compiles the loops of planning beside a command."""
+"""The process that compiles the loops of planning while a command runs."""
 
 import os
 import subprocess
@@ -56,7 +56,7 @@ def test_without_another_process_planning_compiles(monkeypatch):
 
 @pytest.mark.parametrize("left", [True, False])
 def test_whoever_waits_plans_meanwhile(left, monkeypatch):
-    """And the process needs not end well."""
+    """The other process may fail."""
     planned = []
     monkeypatch.setattr(kernel_process, "plan_once", lambda *way: planned.append(way))
     code = "import time; time.sleep(1)" if left else ""

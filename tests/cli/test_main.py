@@ -1,4 +1,4 @@
-"""What all commands have in common."""
+"""Behavior that all commands share."""
 
 import os
 import re
@@ -18,7 +18,7 @@ COMMANDS = ("demo", "train-policy", "compare", "inspect", "run", "calibrate")
 
 
 def run_script(function: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command as its script does, in a process of its own."""
+    """Runs a command as its script does, in a separate process."""
     code = f"from edbatch.cli.main import {function}; {function}()"
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
@@ -112,7 +112,7 @@ def test_a_name_is_not_given_twice(assert_fails, edbatch) -> None:
         *("compare", "--workload", "tree-lstm-2type", "--minibatches", "1"),
         *("--policy", "zoo:lattice-lstm", "--policy", "zoo:tree-lstm-2type"),
     )
-    # Of what is no name the last counts, as of a script and of who calls it.
+    # Of other options the last value wins, so a caller can override those of a script.
     found = edbatch(
         *("compare", "--workload", "tree-lstm-2type", "--minibatches", "7"),
         *("--search-ms", "0", "--policy", "zoo:tree-lstm-2type", "--minibatches", "1"),

@@ -1,4 +1,4 @@
-"""What commands print in a terminal of 80 columns."""
+"""The output of commands in a terminal of 80 columns."""
 
 import re
 
@@ -35,6 +35,6 @@ def test_lines_fit_and_words_do_not_break(edbatch, monkeypatch, command):
     assert max(map(len, narrow.stdout.splitlines())) <= 80
     monkeypatch.setenv("COLUMNS", "1000")
     whole = words_of_cells(edbatch(*command).stdout)
-    changes = re.compile(r"[\d.,-]+")  # times
+    changes = re.compile(r"[\d.,-]+")  # times differ from run to run
     broken = words_of_cells(narrow.stdout) - whole
     assert {each for each in broken if not changes.fullmatch(each)} == set()

@@ -1,4 +1,4 @@
-"""Commands beside instances that call no cell, such as empty sentences."""
+"""Commands on data with instances that call no cell, such as empty sentences."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Two trainings do not write one file at the same time."""
+"""Two trainings never write the same file at the same time."""
 
 import signal
 import subprocess
@@ -84,7 +84,7 @@ def test_a_lock_that_was_removed_is_made_anew(tmp_path, monkeypatch):
     def locked_late(opened, how):
         if monkeypatched:
             monkeypatched.pop()
-            lock.unlink()  # by whoever held it until now
+            lock.unlink()  # by the previous holder
         flock(opened, how)
 
     monkeypatched = [1]

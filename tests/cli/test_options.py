@@ -1,4 +1,4 @@
-"""Groups of options as dataclasses."""
+"""Groups of command-line options as dataclasses."""
 
 from dataclasses import dataclass
 from typing import Annotated

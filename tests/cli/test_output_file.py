@@ -1,4 +1,4 @@
-"""No command writes over a file that it reads, or over another one that it writes."""
+"""No command overwrites a file that it reads, or another of its own outputs."""
 
 import os
 from pathlib import Path
@@ -81,7 +81,7 @@ def test_devices_and_names_of_policies_are_no_conflict(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("greedy").write_text("")
     check_distinct({"--out": Path("greedy")}, {"--policy": "greedy"})
-    check_distinct({"--out": Path("a")}, {"--data": [Path("a")]})  # told by its reader
+    check_distinct({"--out": Path("a")}, {"--data": [Path("a")]})  # its reader reports
 
 
 def test_a_file_of_a_folder_that_is_read_is_kept(tmp_path):

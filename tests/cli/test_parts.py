@@ -1,4 +1,4 @@
-"""Parts of the commands that have rules of their own."""
+"""Helpers of the commands: splitting instances, drawing minibatches, writing files."""
 
 import errno
 import os
@@ -86,7 +86,7 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="there is no /dev/fd")
 def test_a_pipe_is_written_to_by_its_number() -> None:
-    """As ``--out /dev/stdout`` is where another command reads what comes."""
+    """This is the case of ``--out /dev/stdout`` piped into another command."""
     reader, writer = os.pipe()
     path = Path(f"/dev/fd/{writer}")
     try:

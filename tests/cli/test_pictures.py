@@ -1,4 +1,4 @@
-"""Pictures that commands write."""
+"""The pictures that commands write."""
 
 from pathlib import Path
 

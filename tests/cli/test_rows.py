@@ -1,4 +1,4 @@
-"""Rows of comparisons."""
+"""The rows of comparison tables."""
 
 from dataclasses import replace
 
@@ -25,9 +25,10 @@ from edbatch.policies import (
 )
 from edbatch.schedule.examples import chain, tree
 
-# Depth needs 6 batches, 5 are the fewest, 4 the bound; the other leaves no choice.
+# Tree: depth takes 6 batches, the optimum is 5, the bound 4. Chain: no choice.
 STRUCTURES = [tree("(((a)b)c((a)c)b)d"), chain("ab")]
-# A learned policy that runs the last type that it can, so b before it has both b.
+# A learned policy that always runs the last type of the frontier, so it runs b before
+# both b nodes are ready.
 TREES = [tree("(b(a)b)c"), chain("ab")]
 POOR = StateMachine(
     TREES[0].type_keys,
@@ -117,7 +118,7 @@ def test_tables_fit_a_narrow_terminal(sizes, is_exact, capsys, monkeypatch) -> N
     print_rows(rows, "a title")
     text = capsys.readouterr().out
     assert "a title" in text
-    # Whole words, however columns fold: every head, and every policy.
+    # However columns fold, the words of all headers and policies stay whole.
     heads = [head for name, head in COLUMNS.items() if name in rows[0]]
     for word in {word for head in heads for word in head.split()}:
         assert word in text, word

@@ -67,13 +67,13 @@ def test_lists_stand_one_after_the_other_and_parameters_come_back(
     assert found["output"].shape == (7, 18)
     assert numbers(params)["layers.1.forward.i.W"].shape == (6, 3)
 
-    # Fewer data number the words otherwise; the saved vocabulary prevents that.
+    # Fewer data would number the words differently; the saved vocabulary prevents that.
     data.write_text("We O\nbark O\nat O\nnight O\n")
     again = tmp_path / "again.npz"
     fewer = (*tagger[:-4], "--batch-size", 4, "--seed", 9)
     result = edbatch(*fewer, "--out", again, "--params", params)
     assert result.exit_code == 0, result.output
-    # Another program: other widths, and another order of sums.
+    # Another program, with other widths and another summation order.
     np.testing.assert_allclose(
         numbers(again)["output"], found["output"][3:], rtol=1e-5, atol=1e-7
     )
@@ -197,10 +197,10 @@ def test_what_is_wrong_with_parameters_is_said(
     ("array", "leaf"),
     [
         (np.float64([1.5, np.inf, np.nan]), np.float32),
-        (np.complex64([1, 2]), np.float32),  # real ones
+        (np.complex64([1, 2]), np.float32),  # all values are real
         (np.int64([1, -2]), np.int32),
         (np.int64([1, -2]), jnp.bfloat16),
-        (np.float32([1, 2]), np.int32),  # whole ones
+        (np.float32([1, 2]), np.int32),  # all values are whole numbers
         (np.array([True, False]), np.float32),
     ],
 )
@@ -294,7 +294,7 @@ def test_the_vocabularies_of_both_languages_come_back(edbatch, tmp_path: Path) -
     saved = numbers(params)
     assert saved["vocabulary"].tolist() == ["<unk>", "tea", "good"]
     assert saved["target_vocabulary"].tolist() == ["<unk>", "<s>", "the", "</s>", "bon"]
-    data.write_text("tea\tthe\n")  # numbered otherwise without the saved words
+    data.write_text("tea\tthe\n")  # would number words differently if not saved
     result = edbatch(*command, "--params", params, "--out", again)
     assert result.exit_code == 0, result.output
     np.testing.assert_allclose(numbers(again)["output"], numbers(out)["output"][3:])

@@ -1,4 +1,4 @@
-"""`edbatch serve`: what it loads, and what it says when it cannot."""
+"""`edbatch serve`: what it loads, and its errors when loading fails."""
 
 import json
 import os

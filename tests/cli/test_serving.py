@@ -238,7 +238,7 @@ def test_policies_beside_each_other_are_named_by_file(
     rows = json.loads(edbatch(*command, "--beside", other, "--json").stdout)
     assert [row["policy"] for row in rows[:3]] == ["rule.json", "other.json", "agenda"]
     assert rows[0]["mean_ms"] != rows[1]["mean_ms"]
-    # Files of one name are told apart by their folders.
+    # Files with the same name are distinguished by their folders.
     same = tmp_path / "rule.json"
     same.write_text(other.read_text())
     rows = json.loads(edbatch(*command, "--beside", same, "--json").stdout)

@@ -22,7 +22,7 @@ from edbatch.policies.serving import train_serving_machine, train_serving_policy
 LEARN = (*TREES, "--train-anyway")
 POLICIES = ["learned", "learned alone"]
 POLICIES += ["agenda", "agenda-remaining", "depth", "greedy"]
-SIZES = [4, 8, 32, 128]  # that of the training first
+SIZES = [4, 8, 32, 128]  # the training's own size first
 
 
 def test_a_policy_is_trained_on_a_treebank(edbatch, treebank, tmp_path) -> None:
@@ -109,7 +109,7 @@ def test_without_data_instances_are_sampled_by_seed(edbatch, tmp_path) -> None:
 
 
 def test_trials_are_limited_and_the_policy_need_not_be_saved(edbatch) -> None:
-    # With this encoding training does not meet the bound before its first trial.
+    # With this encoding, training does not reach the bound before its first trial.
     result = edbatch(*LEARN, "--trials", 1, "--encoding", "max", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
@@ -123,7 +123,7 @@ def test_a_policy_is_written_into_a_pipe(edbatch, tmp_path) -> None:
     pipe, out = tmp_path / "pipe", tmp_path / "policy.json"
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: out.write_bytes(pipe.read_bytes()))
-    reader.daemon = True  # it would wait for ever where nobody writes
+    reader.daemon = True  # it would block forever if nobody writes
     reader.start()
     result = edbatch(*LEARN, "--trials", 1, "--out", pipe)
     assert result.exit_code == 0, result.output
@@ -246,7 +246,7 @@ def test_without_tensorboardx_that_is_said_before_any_work(
     assert not [*tmp_path.iterdir()]
 
 
-# What the command line gives in another form.
+# Parameters that the command line provides in another form.
 NOT_OPTIONS = {
     *("graphs", "held_out", "workload", "progress", "checkpoint", "if_needed"),
     *("library", "config", "arrivals"),
@@ -276,7 +276,7 @@ def test_all_settings_of_training_are_options_with_the_same_default(function):
             continue
         assert name in options, f"train-policy has no option for {name!r}"
         default = options[name].default
-        # None stands for what the function has; its objective has no default.
+        # None stands for the function's default; its objective has no default.
         if default is not None and name != "objective":
             assert default == parameter.default, name
 

@@ -1,4 +1,4 @@
-"""Names and files that a user gives, and which are not what a command needs."""
+"""Names and files from the user that do not fit the command."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -33,7 +33,7 @@ class Ratio:
 
 
 class Random:
-    """Chooses any type on the frontier; keeps what it saw and what it chose."""
+    """Chooses a random type of the frontier; keeps its observations and actions."""
 
     def __init__(self, seed):
         self.random = np.random.default_rng(seed)
@@ -42,13 +42,13 @@ class Random:
     def predict(self, observation, action_masks, deterministic):
         action = int(self.random.choice(np.flatnonzero(action_masks)))
         self.seen.append((observation.copy(), action_masks.copy(), action))
-        # What an agent does to its copies changes nothing.
+        # Changes that an agent makes to its copies have no effect.
         observation[:] = action_masks[:] = True
         return np.array(action), None
 
 
 class Answers:
-    """Gives the same answer to everything."""
+    """Gives the same answer to every observation."""
 
     def __init__(self, answer):
         self.answer = answer
@@ -58,7 +58,7 @@ class Answers:
 
 
 def permuted(structure, order):
-    """The same graph, its types in another order."""
+    """The same graph with its types in another order."""
     place = np.argsort(order).astype(np.int32)
     return replace(
         structure,
@@ -118,7 +118,7 @@ def test_types_that_only_the_environment_has():
 
 
 def test_a_strange_type_without_nodes_does_no_harm():
-    # Recorded graphs list every type that their model has met, in any graph.
+    # Recorded graphs list every type that their model has met in any graph.
     strange = (TypeKey("z", "", 3), *GRAPH.type_keys)
     graph = replace(GRAPH, type_keys=strange, node_type=GRAPH.node_type + np.int32(1))
     schedule = AgentPolicy(Ratio(), GRAPH.type_keys).schedule(graph)

@@ -27,7 +27,7 @@ def env_of(structure, **arguments):
 
 
 def roll_out(env, seed, episodes=3):
-    """Everything that happens with seeded random actions."""
+    """All results of seeded random actions."""
     env.action_space.seed(seed)
     observation, info = env.reset(seed=seed)
     found = [(observation, info)]
@@ -107,7 +107,7 @@ def test_an_invalid_action_costs_and_changes_nothing():
     np.testing.assert_array_equal(observation, before)
     assert info["batches"] == 0
     assert env.render().startswith("c/0 is not on the frontier; nothing ran; 0 of 5")
-    # It costs more than the dearest valid one.
+    # It costs more than the most expensive valid action.
     assert reward < -1
 
 
@@ -217,7 +217,7 @@ def test_a_graph_of_other_types_is_refused():
     ):
         other = sample_tree_structure(np.random.default_rng(0), kinds=2)
         env.reset(options={"graph": other})
-    # Arities are drawn anew, so the types of two graphs differ.
+    # Arities are drawn for each graph, so the types of two graphs differ.
     with pytest.raises(PlanError, match=r"one tuple of types, 3 here \(cell0/"):
         env = BatchingEnv(sample_dag_structure)
         for _ in range(20):

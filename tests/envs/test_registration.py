@@ -15,7 +15,7 @@ def test_registering_again_changes_nothing():
 
 
 def test_the_name_loads_the_module():
-    # In a process of its own, where nothing has imported edbatch.
+    # In a separate process that has not imported edbatch.
     code = (
         "import gymnasium; "
         "env = gymnasium.make('edbatch.envs:edbatch/Batching-v0'); "

@@ -26,7 +26,7 @@ UNIT = ServingConfig(np.ones((2, 9)), overhead_ms=0.25)
 
 
 def roll_out(env, seed):
-    """Everything that happens with seeded random actions."""
+    """All results of seeded random actions."""
     env.action_space.seed(seed)
     observation, info = env.reset(seed=seed)
     found = [(observation, info)]
@@ -95,7 +95,7 @@ def test_rewards_sum_to_minus_the_latencies():
     found = roll_out(env, 3)
     served = env._simulation.served()
     total = sum(step[1] for step in found[1:])
-    # The first reward begins when the first request has come.
+    # The first reward counts from the arrival of the first request.
     assert total == pytest.approx(-served.latency_ms.sum())
 
 
@@ -135,14 +135,14 @@ def test_a_seed_gives_the_same_roll_out():
 
 @pytest.mark.parametrize("index", range(17))
 def test_a_policy_in_the_environment_is_the_policy_in_compiled_code(index):
-    """Also checks that all heuristics decide alike for servers and simulations."""
+    """Also checks that all heuristics decide alike in servers and simulations."""
     library = sample_library(sample_tree_structure, 8, 0)
     policy = serving_heuristics(library)[index]
     costs = affine_costs(library.num_types, fixed_ms=0.3, max_rows=32)
     config = ServingConfig(costs, 0.1, policy.admission)
     env = ServingEnv(library, config, Arrivals(1500), requests=60)
     env.reset(seed=7)
-    truncated = policy.name.startswith("greedy")  # whose heads are not counted here
+    truncated = policy.name.startswith("greedy")  # heads are not counted here
     while not truncated:
         rows = policy.max_rows
         assert rows is None or rows >= 32
@@ -160,7 +160,7 @@ def test_a_policy_in_the_environment_is_the_policy_in_compiled_code(index):
 def test_an_invalid_action_costs_and_changes_nothing():
     env = ServingEnv(CHAINS, UNIT, requests=2, max_invalid_actions=2)
     before, _ = env.reset(seed=0)
-    for action, ends in ((1, False), (3, True)):  # b is not ready; nothing ran
+    for action, ends in ((1, False), (3, True)):  # b not ready; nothing ran
         observation, reward, terminated, truncated, _ = env.step(action)
         assert (reward, terminated, truncated) == (-1000.0, False, ends)
         np.testing.assert_array_equal(observation, before)

@@ -1,4 +1,4 @@
-"""Modules of linen as cells: batched equals unbatched, and what bad input gets."""
+"""Linen modules as cells: batched equals unbatched, and errors for bad input."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
 def dense(features=3, **options):
-    """A layer over vectors of 4 as a cell, its variables, and a model of it."""
+    """A dense layer for vectors of size 4: the cell, its variables, and a model."""
     module = nn.Dense(features)
     cell = eb.flax.cell(module, **options)
     params = module.init(KEY, jnp.zeros(4))
@@ -164,7 +164,7 @@ def test_a_stream_that_is_not_named():
 
 
 def test_a_module_that_needs_a_key_but_gets_none():
-    # What the module says itself is not overruled.
+    # The module's own `deterministic=False` is not overridden.
     cell = eb.flax.cell(nn.Dropout(0.5, deterministic=False), rngs=("dropout",))
     batched = eb.batch(lambda params, x: cell(params, x))
     assert batched({}, vectors(), rng=KEY).shape == (2, 4)
@@ -203,7 +203,7 @@ def test_edbatch_does_not_import_it():
 
 
 def test_a_flag_by_name_alone_behind_several_inputs():
-    """The second input was taken for it."""
+    """A second input used to be taken for the flag."""
 
     class Sum(nn.Module):
         @nn.compact

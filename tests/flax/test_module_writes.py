@@ -1,4 +1,4 @@
-"""Cells that write to a module they are given: refused, since it would be lost."""
+"""Cells that write to their module are refused, because the write would be lost."""
 
 import functools
 
@@ -56,7 +56,7 @@ class Writes(nnx.Module):
 
 
 class Reads(nnx.Module):
-    """Writes nothing, though transforms hand its arrays through."""
+    """A module that writes nothing, although transforms pass its arrays through."""
 
     def __init__(self):
         rngs = nnx.Rngs(0)
@@ -84,7 +84,7 @@ class Reads(nnx.Module):
         return nnx.jit(lambda module, x: module.linear(x))(self, x)
 
     def recurrent(self, x):
-        """Draws a key, for zeros."""
+        """Draws a random key, but only to initialize a carry of zeros."""
         return self.rnn(x[:, None])[-1]
 
     def evaluated(self, x):
@@ -93,7 +93,7 @@ class Reads(nnx.Module):
 
 
 def written_by_hand(method):
-    """A cell that calls a method of the module it is given, and the model."""
+    """A model with a cell that calls a method of the module it is given."""
 
     @eb.cell
     def layer(module, x):

@@ -1,4 +1,4 @@
-"""Modules of nnx as cells: batched equals unbatched, and what bad input gets."""
+"""nnx modules as cells: batched equals unbatched, and errors for bad input."""
 
 import pickle
 from functools import partial
@@ -116,14 +116,14 @@ def test_state_that_is_no_parameter():
     module = nnx.BatchNorm(4, rngs=nnx.Rngs(0))
     with pytest.raises(eb.CellError, match=r"writes to (mean|var), a BatchStat, but"):
         norm_cell(module)(module, [np.ones((1, 4), np.float32)])
-    # Nor when the model runs unbatched; the module keeps its averages.
+    # Unbatched calls fail, too, and the module's averages are unchanged.
     with pytest.raises(eb.CellError, match=r"writes to (mean|var), a BatchStat, but"):
         eb.flax.cell(module)(module, np.ones((1, 4), np.float32))
     assert module.mean[...].tolist() == [0] * 4
 
 
 class WithArrays(nnx.Module):
-    """Has arrays that are no variables."""
+    """A module with arrays that are not variables."""
 
     def __init__(self, rngs, *, writes=False):
         self.linear = nnx.Linear(3, 3, rngs=rngs)
@@ -234,7 +234,7 @@ def test_streams_of_nnx_are_not_named():
 
 
 class Learned(nnx.Module):
-    """A recurrent module whose first state is learned."""
+    """A recurrent module whose initial state is learned."""
 
     def __init__(self, rngs):
         self.start = nnx.Param(jnp.arange(4.0) / 5)
@@ -253,7 +253,7 @@ def scaled(state, by):
 
 @pytest.mark.parametrize("form", [as_state, lambda module: module])
 def test_the_array_of_a_variable_is_a_value(form):
-    """As ``variable[...]``: returned by a sentence without words, in padded lists."""
+    """``variable[...]`` is returned for an empty sentence, and put in padded lists."""
     module = Learned(nnx.Rngs(0))
     step = eb.flax.cell(module.step)
 
@@ -290,7 +290,7 @@ def test_a_variable_is_not_indexed_otherwise():
 
 
 class Scaled(nnx.Module):
-    """A layer with a mode, and a number that is no parameter."""
+    """A layer with a train/eval mode, and a number that is not a parameter."""
 
     def __init__(self, rngs):
         self.linear = nnx.Linear(4, 4, rngs=rngs)
@@ -313,7 +313,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_plans_are_for_modules_with_the_same_attributes(change):
-    """Else a module in training mode would run without dropout, without a word."""
+    """Otherwise a module in training mode would silently run without dropout."""
     kind, alter, named = CHANGES[change]
     module = kind(nnx.Rngs(0))
     module.eval()
@@ -369,7 +369,7 @@ def called(cell, params, x):
 
 @pytest.mark.parametrize("transform", [nnx.remat, nnx.jit])
 def test_methods_that_flax_transforms(transform):
-    """They hand all state back as other arrays, but what they write is found."""
+    """They return all state as new arrays, but actual writes are still detected."""
 
     class Layer(nnx.Module):
         def __init__(self, rngs):

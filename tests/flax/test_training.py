@@ -1,4 +1,4 @@
-"""Training over cells of Flax equals training without batches, step for step."""
+"""Training with Flax cells equals unbatched training, step for step."""
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ def unbatched_error(encode, params, key):
 
 
 def train(loss, params):
-    """Steps of Adam, each with a key of its own; the losses and the parameters."""
+    """Runs Adam with a new key per step; returns the losses and the parameters."""
     optimizer = optax.adam(RATE)
     state, losses = optimizer.init(params), []
     gradient = jax.jit(jax.value_and_grad(loss))
@@ -51,7 +51,7 @@ def assert_same(found, expected):
 
 @pytest.fixture(scope="module")
 def linen():
-    """The model of linen, its parameters, and how it is trained."""
+    """The linen model, its batched function and parameters, and a training result."""
     module = LinenTree()
     cells = [eb.flax.cell(module, each, rngs=("dropout",)) for each in METHODS]
     encode = tree_model(*cells)
@@ -123,7 +123,7 @@ def test_nnx_and_its_optimizer(tmp_path):
 
 
 def test_what_a_call_changes_in_place_needs_the_jit_of_nnx():
-    """JAX takes a copy of it, and the change would be lost without a word."""
+    """JAX would pass a copy, and the change would be silently lost."""
     module = NnxTree(nnx.Rngs(1))
     optimizer = nnx.Optimizer(module, optax.adam(RATE), wrt=nnx.Param)
     average = nnx.metrics.Average()

@@ -1,4 +1,4 @@
-"""Pipelines of Grain: the same plans whoever records, Grain's order, Grain's state."""
+"""Grain pipelines: the same plans wherever recorded; Grain's order and state."""
 
 import copy
 import functools
@@ -25,7 +25,7 @@ SIZES = eb.Sizes(widths=(4, 16))
 
 @pytest.fixture(autouse=True)
 def parsed_flags():
-    """As for any program without absl's own main: Grain reads flags."""
+    """Marks absl flags, which Grain reads, as parsed: no absl main does so here."""
     flags.FLAGS.mark_as_parsed()
 
 
@@ -145,7 +145,7 @@ def test_parameters_with_functions_in_their_structure_do_not_travel(act):
     ],
 )
 def test_other_static_fields_are_refused(before, after, travels):
-    """A model may count by them, or choose."""
+    """A model may loop over them or branch on them."""
     weights = 0.5 * np.eye(3, dtype=np.float32)
     batched = eb.batch(deep_or_not, params=Layer(weights, Static(before)))
     recorded = eb.grain.RecordBatch(batched)([2, 1])
@@ -159,7 +159,7 @@ def test_other_static_fields_are_refused(before, after, travels):
 
 @dataclass(frozen=True, eq=False)
 class Static:
-    """What JAX tells apart by what it is, and pickles find by its fields."""
+    """A static field that JAX compares by its repr, and pickles by its fields."""
 
     value: Any
 

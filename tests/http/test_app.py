@@ -1,4 +1,4 @@
-"""The application without a process around it, as another ASGI server runs it."""
+"""The ASGI application without the server process, as other ASGI servers run it."""
 
 import asyncio
 import copy
@@ -43,7 +43,7 @@ def coarse():
 
 
 async def ask(app, method, path, *pieces, headers=HEADERS):
-    """Status and JSON of the answer to a request in so many pieces."""
+    """Sends a request body in pieces; returns the status and JSON of the answer."""
     sent, left = [], list(pieces) or [b""]
 
     async def receive():
@@ -122,7 +122,7 @@ async def become_ready(app, prefix=""):
 
 @pytest.mark.parametrize("loops", ["one", "several"])
 def test_an_application_that_starts_again_gets_ready(loops, monkeypatch):
-    """Also where it ended while it warmed up; and the history goes on."""
+    """Even if it ended during warm-up; the history continues."""
     monkeypatch.setattr(app_module, "_TICK_S", 0.01)
 
     async def once(app, ends_early):
@@ -253,7 +253,7 @@ def test_a_wave_that_fails_is_the_servers_fault(monkeypatch):
     ],
 )
 def test_what_ends_a_program_ends_one_request(where, error):
-    """In the server's thread, or in the event loop that serves all others."""
+    """It is raised in the server's thread or in the event loop of all requests."""
 
     def end_if(own, value):
         if own == where and (value["words"] if own != "encode" else value["name"])[
@@ -333,7 +333,7 @@ def test_a_body_that_comes_too_slowly(monkeypatch):
 
 
 def test_a_body_with_two_lengths():
-    """A proxy in front may have gone by the other one, and sends more behind it."""
+    """A proxy may have used the other length, and may send more after the body."""
     headers = [*HEADERS, (b"content-length", b"2"), (b"transfer-encoding", b"chunked")]
 
     async def main(app):
@@ -415,9 +415,9 @@ def test_trees_as_deep_as_may_be():
     ("error", "told"),
     [
         (KeyError, KeyError),
-        (StopIteration, RuntimeError),  # no future takes it
+        (StopIteration, RuntimeError),  # a future cannot hold it
         (SystemExit, RuntimeError),  # it would end the event loop
-        (BaseException, RuntimeError),  # as a panic of a library in Rust is
+        (BaseException, RuntimeError),  # like a panic in a Rust library
     ],
 )
 def test_work_in_a_daemon_thread(error, told):
@@ -444,7 +444,7 @@ def test_work_in_a_daemon_thread(error, told):
         ("application/json; charset*" + "9" * 150 + "=x", 415),
         ("text/plain; charset=utf-8", 415),
         ("", 415),
-        # The email package takes three seconds for one, and raises for the other.
+        # Python's email package takes three seconds for some, and raises for others.
         ('application/json; x="' + ";" * 60_000, 415),
         ("application/json; charset*" + "9" * 5000 + "=x", 415),
         ("application/json; charset*0*=x; charset*=y", 415),
@@ -536,7 +536,7 @@ def test_a_list_is_read_to_its_first_wrong_element(kind, text):
 
 
 class Named(BaseModel):
-    """Its fields have the names of parts of Pydantic's own schemas."""
+    """A model whose fields are named like parts of Pydantic's own schemas."""
 
     type: list[int]
     default: list[int]

@@ -1,4 +1,4 @@
-"""Connections that a server closes, and its log: nobody who waits holds it."""
+"""Connections that a server closes, and its log: no slow peer blocks the server."""
 
 import asyncio
 import contextlib
@@ -52,7 +52,7 @@ async def read(request):
 
 @contextlib.asynccontextmanager
 async def serving(most, limit_s):
-    """A server in this event loop; yields what connects to it."""
+    """A server in this event loop; yields a function that connects to it."""
     listening = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         Starlette(
@@ -101,7 +101,7 @@ def test_a_connection_without_a_whole_head_is_closed():
         async with serving(most=10, limit_s=0.4) as connect:
             silent, half, used = [await connect() for _ in range(3)]
             half[1].write(b"GET /quick HTTP/1.1\r\nHost: ")
-            # A model that runs longer than the limit is no idle connection.
+            # A connection whose model runs longer than the limit is not idle.
             assert await answer(used, b"slow") == (b"200", b"slow")
             assert await answer(used, b"quick") == (b"200", b"quick")
             ends = [asyncio.wait_for(each[0].read(), 30) for each in (silent, half)]
@@ -123,13 +123,13 @@ def test_a_connection_in_use_stays_open():
 
 
 def test_answers_of_one_length_are_no_answer_that_stays(monkeypatch):
-    """At each look one is on its way, as long as the one of the look before."""
+    """At each check, as many bytes are unread as at the check before."""
     monkeypatch.setattr(connections, "_unread", lambda transport: 100)
     test_a_connection_in_use_stays_open()
 
 
 async def is_answered_for(seconds, connection, pause):
-    """Whether all requests of some time are answered; False if the machine pauses."""
+    """Checks answers for `seconds`; returns False if the machine paused too long."""
     began = last = time.monotonic()
     while last < began + seconds:
         try:
@@ -247,7 +247,7 @@ def test_other_protocols(request_text, status, told, caplog):
 
 
 def test_a_body_with_two_lengths_ends_the_connection():
-    """What follows the shorter one, a proxy may have taken for another's request."""
+    """A proxy may treat the bytes after the shorter body as another request."""
 
     async def main():
         async with serving(most=10, limit_s=600) as connect:
@@ -316,7 +316,7 @@ def test_a_line_of_uvicorn_that_ours_tells_better_is_left_out():
 
 
 def test_a_log_that_nobody_reads_holds_nobody():
-    """Lines are dropped, and one says so; they come in order once somebody reads."""
+    """Lines are dropped, and a line says how many; the rest come in order when read."""
     theirs, own = os.pipe()
     os.set_blocking(theirs, False)
     with open(theirs, "rb", buffering=0) as reader, open(own, "w") as stream:
@@ -376,7 +376,7 @@ def test_a_fork_writes_a_log_of_its_own(tmp_path):
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
     )
     lines = [each for each in found.stderr.splitlines() if each in ("child", "parent")]
-    assert sorted(lines) == ["child", "parent", "parent"]  # JAX warns of forks, too
+    assert sorted(lines) == ["child", "parent", "parent"]  # JAX also warns about forks
 
 
 def test_a_log_whose_reader_has_ended_holds_nobody():
@@ -399,8 +399,8 @@ def test_a_body_in_very_many_pieces_is_refused():
     async def main():
         async with serving(most=10, limit_s=30) as connect:
             reader, writer = await connect()
-            for _ in range(2):  # pieces are counted anew for each request
-                writer.write(in_pieces(6_000))  # more than /read takes
+            for _ in range(2):  # pieces are counted per request
+                writer.write(in_pieces(6_000))  # more than /read accepts
                 head = await reader.readuntil(b"\r\n\r\n")
                 await reader.readexactly(
                     int(head.split(b"content-length: ")[1].split()[0])

@@ -1,4 +1,4 @@
-"""What the service's own types and functions raise, as clients and the log see it."""
+"""Exceptions of a service's own types and functions, for clients and in the log."""
 
 import json
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Limits on JSON, against a parser of its own that counts brackets one by one."""
+"""Limits on JSON, compared with a reference parser that counts single brackets."""
 
 import json
 import time
@@ -60,7 +60,7 @@ def test_numbers_that_are_not_finite(number):
 
 
 def test_brackets_in_another_encoding_are_none():
-    """Whose depth is not known; Python's parser would guess the encoding."""
+    """Their depth is not checked; Python's parser would guess the encoding."""
     body = ('["\u2200\u3165\u3031",' + "[" * 6000).encode("utf-16-le")
     check_json_text(body, 9)
 
@@ -100,8 +100,8 @@ def test_limits_are_checked(limits, text):
 
 @pytest.mark.parametrize("text", [b"%b", b"1,%b", b"a%b", b"-%b", b"1.5,%b.5,2"])
 def test_numbers_of_299_digits_are_the_longest(text):
-    """Also behind other numbers: digits are looked at from where they begin."""
+    """Also after other numbers: digits are counted from the start of each number."""
     check_json_text(b"[%b]" % (text % (b"1" * 299)), 5)
-    if text != b"a%b":  # which is no JSON: the parser behind says so
+    if text != b"a%b":  # not JSON, which the parser reports later
         with pytest.raises(Refusal, match="not finite"):
             check_json_text(b"[%b]" % (text % (b"9" * 400)), 5)

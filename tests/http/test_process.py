@@ -1,4 +1,4 @@
-"""The process of a server hands Python's lock over often, and spares its collector."""
+"""The server process switches threads often, and freezes long-lived objects."""
 
 import gc
 import sys

@@ -25,7 +25,7 @@ def params():
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, params):
-    """One process for the tests of this module."""
+    """One server process for all tests of this module."""
     folder = tmp_path_factory.mktemp("serve")
     np.savez(folder / "p.npz", **params)
     options = ("--max-in-flight", "16", "--max-body-bytes", "300000")
@@ -67,7 +67,7 @@ def test_two_clients_at_once_get_their_own_answers(server, params):
     failures = []
 
     def client(seed):
-        connection = server.connect()  # one, kept alive
+        connection = server.connect()  # one connection, kept alive
         try:
             for job in jobs(seed, 25):
                 connection.request("POST", "/v1/run", json.dumps({"input": job}), JSON)
@@ -133,7 +133,7 @@ def test_large_bodies_are_refused_with_and_without_their_length(server, size):
     try:
         found = server.post(text)
     except (BrokenPipeError, ConnectionResetError):
-        assert size > 16 * 300_000  # the server does not listen for ever
+        assert size > 16 * 300_000  # the server does not read forever
     else:
         assert "300,000 bytes" in message(*found, 413, "body_too_large")
     if size < 16 * 300_000:
@@ -165,7 +165,7 @@ def test_a_poisoned_request_fails_alone(server, params):
         assert_right(params, job, server.run(job))
     thread.join()
     text = message(*found[0], 422, "input_failed")
-    assert text.endswith("ValueError: told to fail")  # the first line alone
+    assert text.endswith("ValueError: told to fail")  # only the first line
     text = message(*server.run({"words": [11]}), 422, "input_failed")
     assert "nobody says eleven" in text
 
@@ -219,7 +219,7 @@ def test_bodies_that_are_cut_short_hold_nothing(server):
 
 
 def test_answers_do_not_wait_for_receipts(server):
-    """Where small packets wait for the receipt of others, each answer takes 40 ms."""
+    """If small packets waited for acknowledgements, each answer would take 40 ms."""
     connection = server.connect()
     times = []
     for _ in range(80):
@@ -299,7 +299,7 @@ def test_the_page_asks_nobody_else(server):
     files = re.findall(rb'(?:href|src)="([^"]+)"', body)
     for each in (*files, b"chart.js"):
         if each != b"data:,":
-            # So that the page may stand below another path.
+            # Relative, so that the page can be served below another path.
             assert not each.startswith(b"/")
             assert server.get(f"/{each.decode()}")[0] == 200, each
     for name in ("/", "/status.css", "/status.js", "/chart.js"):
@@ -312,7 +312,7 @@ def test_the_log_has_a_line_for_each_request_and_no_bodies(server):
     body = b'{"input": {"words": [1], "colour": "SECRETBODY"}}'
     _, given, _ = server.request("POST", "/v1/run?token=SECRETQUERY", body, headers)
     number = given["x-request-id"]
-    assert re.fullmatch("[0-9a-f]{32}", number)  # the client's own was no word
+    assert re.fullmatch("[0-9a-f]{32}", number)  # not the client's two words
     [line] = wait_until(lambda: [x for x in server.log() if x.get("id") == number])
     lines = server.log()
     assert line["method"] == "POST" and line["path"] == "/v1/run"

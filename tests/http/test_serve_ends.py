@@ -1,4 +1,4 @@
-"""How `edbatch serve` ends: SIGTERM, a second one, and what was on its way."""
+"""How `edbatch serve` ends: SIGTERM, a second signal, and requests in flight."""
 
 import http.client
 import json
@@ -35,12 +35,12 @@ def serve(tmp_path):
 
 
 class Client(threading.Thread):
-    """Sends requests, each on a connection of its own, until the server is gone."""
+    """Sends requests, each on a separate connection, until the server is gone."""
 
     def __init__(self, server, number):
         super().__init__()
         self.server, self.number = server, number
-        self.found = []  # status and answer, or None where nobody listened any more
+        self.found = []  # (example, status, answer); None once nobody listens
 
     def run(self):
         k = self.number
@@ -70,7 +70,7 @@ def test_sigterm_under_load_loses_nothing_that_was_taken(serve):
     clients = [Client(server, k) for k in range(4)]
     for each in clients:
         each.start()
-    # One that takes a while is under way when the signal comes.
+    # A slow request is in flight when the signal arrives.
     long = {"words": [1], "steps": 1500}
     answers = []
     slow = threading.Thread(target=lambda: answers.append(server.run(long)))
@@ -89,7 +89,7 @@ def test_sigterm_under_load_loses_nothing_that_was_taken(serve):
     for k, output in answered:
         assert output["name"] == rights[k]["name"]
         np.testing.assert_allclose(output["h"], rights[k]["h"], rtol=1e-4, atol=1e-5)
-    # The rest was refused in a sentence, or came when the socket was closed.
+    # The rest got an error message, or arrived after the socket was closed.
     refused = [answer for _, status, answer in found if status == 503]
     cut = [error for _, status, error in found if status == 0]
     assert len(answered) + len(refused) + len(cut) == len(found)
@@ -103,7 +103,7 @@ def test_sigterm_under_load_loses_nothing_that_was_taken(serve):
         if each["message"] == "request" and each.get("path") == "/v1/run"
     ]
     counted = sum(each["status"] == 200 for each in taken)
-    assert counted == len(answered) + 1  # what the server answered has arrived
+    assert counted == len(answered) + 1  # every answer that the server sent has arrived
     assert {each["status"] for each in taken} <= {200, 503}
 
 
@@ -134,13 +134,13 @@ def test_a_full_server_refuses_and_drains_with_a_limit(serve):
     assert (status, headers["retry-after"]) == (429, "1")
     assert json.loads(text)["error"]["code"] == "too_many_requests"
     server.send_signal(signal.SIGINT)  # as Ctrl-C does
-    # It goes on to say so while it drains.
+    # The probes are still answered while it drains.
     wait_until(lambda: server.get("/readyz")[0] == 503, 1)
     assert server.get("/healthz")[0] == 200
     status, headers, text = server.request("POST", "/v1/run", body, JSON)
     assert (status, headers["retry-after"]) == (503, "1")
-    assert headers["connection"] == "close"  # not to be reused and then cut off
-    assert server.wait() == 1  # something was left
+    assert headers["connection"] == "close"  # so nobody reuses it
+    assert server.wait() == 1  # requests were left unanswered
     for each in threads:
         each.join()
     assert [status for status, _ in answers] == [503, 503]
@@ -149,8 +149,8 @@ def test_a_full_server_refuses_and_drains_with_a_limit(serve):
 
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_terminal_that_is_closed(serve, ignored):
-    """Drains, unless it is ignored, as below nohup."""
-    # These tests may run below nohup themselves.
+    """SIGHUP drains the server, unless it is ignored, as under nohup."""
+    # These tests themselves may run under nohup.
     handler = signal.SIG_IGN if ignored else signal.SIG_DFL
     before = signal.signal(signal.SIGHUP, handler)
     try:
@@ -158,7 +158,7 @@ def test_a_terminal_that_is_closed(serve, ignored):
     finally:
         signal.signal(signal.SIGHUP, before)
     body = json.dumps({"input": {"words": [1]}})
-    for _ in range(2):  # a shell sends it, and so does the kernel
+    for _ in range(2):  # both the shell and the kernel send it
         server.send_signal(signal.SIGHUP)
     if ignored:
         assert server.request("POST", "/v1/run", body, JSON)[0] == 200
@@ -219,7 +219,7 @@ def test_a_body_that_is_half_sent_is_refused_at_the_end(serve):
         for name, value in {**JSON, "Content-Length": "100"}.items():
             connection.putheader(name, value)
         connection.endheaders(b'{"input": ')
-        time.sleep(0.5)  # until it is read
+        time.sleep(0.5)  # until the server has read it
         server.send_signal()
         answer = connection.getresponse()
         assert answer.status == 503
@@ -229,7 +229,7 @@ def test_a_body_that_is_half_sent_is_refused_at_the_end(serve):
 
 
 def test_random_numbers_of_requests(serve):
-    """Other ones for each request, the same for the same seed."""
+    """They differ between requests, and are the same for the same seed."""
     found = []
     for _ in range(2):
         server = serve("--model", "served_jobs:noisy", "--rng-seed", "3")
@@ -241,7 +241,7 @@ def test_random_numbers_of_requests(serve):
 
 
 def test_a_model_that_does_not_return_is_given_up(serve):
-    """Its client is told as others are; a large body being decoded holds nothing."""
+    """Its client gets the usual error; decoding a large body does not delay the end."""
     server = serve("--model", "served_jobs:stuck", "--drain-s", "0.2")
     answers = []
 
@@ -255,7 +255,7 @@ def test_a_model_that_does_not_return_is_given_up(serve):
     for each in threads:
         each.start()
     wait_until(lambda: server.stats()["totals"]["submitted"] == 1)
-    time.sleep(0.2)  # the other one is read, which nothing tells
+    time.sleep(0.2)  # until the other request is read, which no counter shows
     server.send_signal()
     assert server.wait() == 1
     for each in threads:

@@ -1,4 +1,4 @@
-"""Services: what they are made of, and what their JSON looks like."""
+"""Services: their parts, and their JSON."""
 
 import json
 from dataclasses import dataclass
@@ -111,7 +111,7 @@ def test_errors_of_the_model_are_told_from_those_of_the_server():
 
 
 def test_messages_that_are_no_utf8():
-    """As of a file name in another encoding."""
+    """For example, a message with a file name in another encoding."""
     refusal = refusal_of(InputError(ValueError("no file \udcff.txt")))
     body = json.loads(refusal.response().body)
     assert body["error"]["message"].endswith("no file \\udcff.txt")

@@ -1,6 +1,6 @@
 """The status page in a real browser: pip install 'edbatch[browser]', and Chromium.
 
-Run with ``-m slow``; pictures of the page lie in the folder that ``--basetemp`` names.
+Run with ``-m slow``; pictures of the page are saved in the ``--basetemp`` folder.
 """
 
 import json
@@ -17,7 +17,7 @@ sync_api = pytest.importorskip(
 pytestmark = pytest.mark.slow
 
 SIZES = {"desktop": (1200, 900), "phone": (360, 740)}
-# The contrast of texts with what is behind them, by the formula of WCAG 2.
+# The contrast between texts and their background, by the formula of WCAG 2.
 CONTRAST = """
 (() => {
   const context = document.createElement("canvas").getContext("2d");
@@ -44,7 +44,7 @@ CONTRAST = """
 })()
 """
 
-# Labels of a chart that lie over another one.
+# Labels of a chart that overlap another label.
 OVERLAPS = """
 [...document.querySelectorAll("svg")].flatMap((svg) => {
   const labels = [...svg.querySelectorAll("text")];
@@ -74,7 +74,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 def open_page(browser, server):
-    """Opens the page; fails if it complains, or asks anybody but the server."""
+    """Opens the page; fails on console messages and on requests to other hosts."""
     problems, pages = [], []
 
     def note_request(request):
@@ -101,7 +101,7 @@ def open_page(browser, server):
 
 @pytest.fixture
 def load(server):
-    """Clients of all kinds, until the test is done."""
+    """Clients with requests that succeed and that fail, until the test is done."""
     stop = threading.Event()
 
     def client(number):

@@ -1,4 +1,4 @@
-"""Plans of a loader lie on the device before a step asks for them."""
+"""A loader's plans are on the device before a step needs them."""
 
 import threading
 from dataclasses import replace
@@ -38,7 +38,7 @@ def batched(params):
 
 @pytest.fixture(scope="module")
 def step(batched):
-    """A step of training, which computes all that it needs from the plan."""
+    """A training step that computes everything it needs from the plan."""
 
     def loss(params, plan):
         hidden, _ = batched.apply(params, plan)
@@ -49,14 +49,14 @@ def step(batched):
 
 @pytest.fixture
 def own_memory(monkeypatch):
-    """All plans are for a device with memory of its own."""
+    """Makes all plans target a device with memory of its own."""
     target = replace(CPU, own_memory=True)
     monkeypatch.setattr("edbatch.batched.choose_target", lambda *_, **__: target)
 
 
 @pytest.fixture
 def sent(monkeypatch):
-    """The threads and trees of calls of `jax.device_put`."""
+    """Records the thread and the pytree of each call of `jax.device_put`."""
     calls = []
     put = jax.device_put
 
@@ -81,7 +81,7 @@ def test_a_step_on_numpy_plans_is_refused_where_transfers_are(batched, params, s
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_transfer_nothing(own_memory, batched, params, step, kind):
     with eb.Loader(batched, Trees(9), 4, **KINDS[kind]) as loader:
-        expected = [step(params, item.plan) for item in loader]  # compiled
+        expected = [step(params, item.plan) for item in loader]  # compiles
         assert len(expected) == 3
         items = list(loader)
     with jax.transfer_guard_host_to_device("disallow_explicit"):
@@ -98,7 +98,7 @@ def test_a_plan_is_sent_once_by_the_thread_that_made_it(own_memory, batched, sen
     for item in items:
         assert item.plan.report is not None
         for each in jax.tree.leaves(item.plan):
-            # Committed arrays would decide where a call runs; parameters do.
+            # Uncommitted: the parameters, not the plan, decide where a call runs.
             assert isinstance(each, jax.Array) and not each.committed
         assert isinstance(item.mask, np.ndarray)
         np.testing.assert_array_equal(item.mask, item.plan.instance_mask)
@@ -130,7 +130,7 @@ def test_plans_go_to_the_default_device_of_the_loop(own_memory, batched, params)
         for item in loader:
             for each in jax.tree.leaves(item.plan):
                 assert each.devices() == {other}
-    # A call runs where its parameters are.
+    # A call runs on the device of its parameters.
     first, _ = jax.devices()
     [hidden, *_] = jax.tree.leaves(
         batched.apply(jax.device_put(params, first), item.plan)

@@ -1,4 +1,4 @@
-"""Minibatches in an order that no thread can change, resumed, interrupted, abused."""
+"""Loaders: an order independent of threads, resumption, interruption and misuse."""
 
 import json
 import signal
@@ -158,7 +158,7 @@ def test_plans_are_made_while_the_consumer_works(params):
     loader = eb.Loader(batched, sample_trees(0, 12), 2, prefetch=2)
     items = iter(loader)
     next(items)
-    for _ in range(3):  # the one in use, and two ahead
+    for _ in range(3):  # the plan in use, and two ahead
         assert made.acquire(timeout=LIMIT_S)
     assert not made.acquire(timeout=0.05)
     items.close()
@@ -251,7 +251,7 @@ def test_a_minibatch_that_cannot_be_planned_is_named(params):
 
 @pytest.fixture
 def ctrl_c():
-    """Python's own handler: a shell's background jobs begin with SIGINT ignored."""
+    """Python's own SIGINT handler; a shell's background jobs start with it ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -283,7 +283,7 @@ def test_ctrl_c_ends_the_loop_and_its_threads(params):
             threading.Event().wait(LIMIT_S)
     thread.join()
     assert not own_threads()
-    assert sum(len(item.index) for item in loader) == 12  # nothing was handed out
+    assert sum(len(item.index) for item in loader) == 12  # no minibatch was handed out
 
 
 def test_a_script_may_end_in_the_midst_of_a_loop():
@@ -401,7 +401,7 @@ def test_data_that_stops_an_iteration_is_not_cut(batched, options):
 
 
 class Endless:
-    """As a data set of Grain that repeats."""
+    """Like a Grain data set that repeats."""
 
     def __len__(self):
         return sys.maxsize
@@ -422,7 +422,7 @@ def test_data_that_repeats_without_end_is_refused(params, keep):
 
 
 class Filtered:
-    """As a data set of Grain from which a filter took an instance."""
+    """Like a Grain data set from which a filter removed an instance."""
 
     def __len__(self):
         return 3

@@ -1,4 +1,4 @@
-"""Each instance once per epoch, in an order that the seed alone decides."""
+"""Each instance comes once per epoch, in an order determined by the seed alone."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Results in order, work ahead of the consumer, and threads that end."""
+"""`map_ahead`: results in order, work ahead of the consumer, and threads that end."""
 
 import threading
 from contextlib import closing
@@ -18,7 +18,7 @@ def own_threads():
 @pytest.mark.parametrize("threads", [1, 3])
 def test_results_come_in_the_order_of_the_tasks(ahead, threads):
     def work(k):
-        threading.Event().wait(0.01 * (k % 3 == 0))  # later tasks may be done first
+        threading.Event().wait(0.01 * (k % 3 == 0))  # later tasks may finish first
         return k * k
 
     assert list(map_ahead(work, range(9), ahead, threads)) == [k * k for k in range(9)]
@@ -31,7 +31,7 @@ def test_work_goes_on_while_the_consumer_does_not_ask():
     with closing(items):
         next(items)
         assert begun[1].wait(LIMIT_S) and begun[2].wait(LIMIT_S)
-        assert not begun[3].wait(0.05)  # no further ahead than asked for
+        assert not begun[3].wait(0.05)  # no further ahead than requested
 
 
 def test_without_work_ahead_there_are_no_threads():

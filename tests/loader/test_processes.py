@@ -1,4 +1,4 @@
-"""Workers: the minibatches that there would be without, errors, and nothing left."""
+"""Worker processes: same minibatches as without them, errors, and no leftovers."""
 
 import gc
 import multiprocessing
@@ -36,7 +36,7 @@ def params():
 
 @pytest.fixture(scope="module")
 def fork_server():
-    """Starts processes as copies of one that has imported what workers need."""
+    """A fork server that has already imported the modules that workers need."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["edbatch.loader.worker"])
     multiprocessing.forkserver.ensure_running()
@@ -46,9 +46,9 @@ def fork_server():
 
 @pytest.fixture(autouse=True)
 def quick_workers(request, fork_server, monkeypatch):
-    """Workers do not import all that they need one by one, each for seconds.
+    """Forks workers from `fork_server`, which saves seconds of imports per worker.
 
-    A test with the fixture `spawned` starts them as users do.
+    A test with the fixture `spawned` starts workers as users do.
     """
     if "spawned" not in request.fixturenames:
         monkeypatch.setattr(processes, "get_context", lambda method: fork_server)
@@ -56,7 +56,7 @@ def quick_workers(request, fork_server, monkeypatch):
 
 @pytest.fixture
 def spawned():
-    """Workers begin with nothing, as users' do; see `quick_workers`."""
+    """Starts workers as fresh processes, as users do; see `quick_workers`."""
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def nothing_is_left(quick_workers):
     gc.collect()
     assert not own_processes()
     assert not [each for each in threading.enumerate() if THREAD_NAME in each.name]
-    # The tracker of multiprocessing keeps a pipe, which the first process opens.
+    # The first process opens a pipe that multiprocessing's resource tracker keeps.
     assert len(os.listdir("/proc/self/fd")) <= files + 2
 
 
@@ -80,7 +80,7 @@ def new_batched(model, params):
 
 
 def facts(loader, epochs=2):
-    """All that a loop over a loader gave: places, arrays of plans, and types."""
+    """Everything a loop over a loader yields: positions, arrays of plans, and types."""
     items = list(loader.epochs(epochs))
     types = loader.batched.types
     return (
@@ -250,7 +250,7 @@ def test_an_exception_of_a_worker(params, keep):
 
 
 class Echo:
-    """In place of a process: its answer to a task is the task's number."""
+    """Stands in for a process; its answer to a task is the task's number."""
 
     waiting = 0
 
@@ -262,7 +262,7 @@ class Echo:
 
 
 def test_an_answer_that_cannot_be_read_fails_alone():
-    """Even where whoever waits for a later one reads it."""
+    """Even if it is read while waiting for a later answer."""
 
     def read(answer):
         if answer == 2:
@@ -398,7 +398,7 @@ def test_recordings_are_no_instances_to_record(params):
     kept = batched.record_all([1, (2, 3)])
     with pytest.raises(eb.LoaderError, match="there are recordings among them; pass"):
         eb.Loader(batched, [1, *kept], 2, keep=False)
-    # Where recordings are kept, some may be there already.
+    # If the loader keeps recordings, the data may contain recordings.
     loader = eb.Loader(batched, [(4, 5), *kept], 2, workers=1)
     assert [len(item.index) for item in loader] == [2, 1]
 
@@ -433,7 +433,7 @@ def main():
 
 @pytest.mark.parametrize("guarded", [True, False])
 def test_a_script(tmp_path, guarded):
-    """It ends in the midst of a loop; or it starts workers that start workers."""
+    """Guarded, it ends in the middle of a loop; unguarded, workers start workers."""
     guard = 'if __name__ == "__main__":\n    main()' if guarded else "main()"
     (tmp_path / "script.py").write_text(SCRIPT + guard)
     done = subprocess.run(
@@ -452,7 +452,7 @@ def test_a_script(tmp_path, guarded):
 
 
 def test_workers_of_a_new_process_ignore_ctrl_c(tmp_path):
-    """Of its first loader: Python starts a helper of its own with the first process."""
+    """The process's first loader: Python also starts a helper with the first worker."""
     script = tmp_path / "first_loader.py"
     script.write_text(
         """
@@ -552,7 +552,7 @@ if __name__ == "__main__":
 
 
 def test_a_fork_lets_go_of_loops_and_workers(tmp_path):
-    """It has none of the threads, and the workers are those of its parent."""
+    """A fork has none of the threads, and the workers belong to its parent."""
     script = tmp_path / "forks.py"
     script.write_text(FORKS)
     path = os.pathsep.join([*filter(None, sys.path)])

@@ -1,4 +1,4 @@
-"""What counts as waiting for plans."""
+"""The time that counts as waiting for plans."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from edbatch.loader import LoaderReport, report
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock of which the test sets the time, in seconds."""
+    """A clock whose time, in seconds, is set by the test."""
     clock = report.WaitClock()
     clock.now = 0.0
     monkeypatch.setattr(report.time, "perf_counter", lambda: clock.now)

@@ -1,4 +1,4 @@
-"""A position goes into JSON, and comes back only in the run that it is of."""
+"""A loader's position is saved as JSON, and restored only in the run it belongs to."""
 
 import json
 from dataclasses import asdict, replace
@@ -88,8 +88,8 @@ def test_the_digest_is_of_the_data():
     own = digest(batched.record_all(trees))
     assert own == digest(batched.record_all(trees))
     assert own != digest(batched.record_all(trees[::-1]))  # another order
-    assert own != digest(batched.record_all([(1, 2), 4, ((1, 2), 3)]))  # a word
-    assert own != digest(batched.record_all([(1, 2), 3, (1, (2, 3))]))  # a shape
+    assert own != digest(batched.record_all([(1, 2), 4, ((1, 2), 3)]))  # another word
+    assert own != digest(batched.record_all([(1, 2), 3, (1, (2, 3))]))  # another shape
     assert own != digest(batched.record_all(trees[:2]))
 
 
@@ -143,7 +143,7 @@ def double(x):
 
 @pytest.mark.parametrize("last", [0, 1])
 def test_the_digest_tells_which_node_reads_which_input(last):
-    """The arrays that are read are the same ones, each once."""
+    """Both recordings read the same arrays, each of which is kept once."""
     arrays = np.ones(3, np.float32), np.full(3, 2, np.float32)
     batched = eb.batch(
         lambda params, which: [double(arrays[k]) for k in which], params=()

@@ -1,4 +1,4 @@
-"""How much aligned layouts read in place: against an exhaustive search, and chains."""
+"""Operands read in place by aligned layouts: exhaustive search, chains, blocks."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ WIDTHS = [(4, 8, 16, 32), (1, 2, 4), (2, 3)]
 
 @cache
 def trees_of(leaves):
-    """All binary trees of so many leaves."""
+    """All binary trees with this number of leaves."""
     if leaves == 1:
         return [1]
     return [
@@ -32,7 +32,7 @@ def trees_of(leaves):
 
 
 def forests_of(leaves, least=2):
-    """All multisets of trees with a join that have so many leaves together."""
+    """All multisets of trees with a join that have `leaves` leaves in total."""
     if leaves == 0:
         yield []
     for k in range(least, leaves + 1):
@@ -80,7 +80,7 @@ def sample_forest(rng, most_trees, most_leaves):
 
 
 def compare(seed, count, most_trees, most_leaves):
-    """Compares random forests; returns how many."""
+    """Compares random forests with exhaustive search; returns how many it compared."""
     rng = np.random.default_rng(seed)
     compared = 0
     for k in range(count):
@@ -97,7 +97,7 @@ def compare(seed, count, most_trees, most_leaves):
 
 
 def _orders(problem):
-    """How many orders of nodes the oracle goes through."""
+    """The number of node orders that the oracle enumerates."""
     return math.prod(
         math.factorial(len(nodes))
         for nodes, slots in zip(problem.batches, problem.slots, strict=True)
@@ -134,7 +134,7 @@ def test_the_same_graph_has_the_same_layout():
 
 
 def recurrent_share(batched, instances, policy):
-    """Share of the bytes of states, read from a node's own type, that lie in place."""
+    """Share of the bytes read from a node's own type (its state) that is in place."""
     graph = batched.graph(instances)
     schedule = eb.get_policy(policy).schedule(graph.structure)
     layout = plan_layout(graph, schedule, batched.sizes, method="aligned")
@@ -168,8 +168,8 @@ def test_chains_read_their_states_in_place(name, instances):
 
 
 def test_a_slice_may_begin_in_one_block_and_end_in_the_next():
-    #      4        9       On the left, 9 reads the leaf 5 and 4 reads the join 2: the
-    #     / \      / \      last of its block and the first of the next one. Both
+    #      4        9       As left operands, 9 reads the leaf 5 and 4 reads the join 2:
+    #     / \      / \      the last row of one block, the first of the next. Both
     #    2   3    5   8     orders of 9 and 4 gather on one side.
     #   / \          / \
     #  0   1        6   7
@@ -222,6 +222,6 @@ def test_real_trees(shared_data):
         check_layout(layout, graph)
         report = report_memory(layout, graph)
         share[method] = report.in_place_bytes / report.operand_bytes
-    # What most operands read is spread over several batches.
+    # Most operands read values that are spread over several batches.
     assert share["schedule"] < 0.05
     assert share["aligned"] > 0.2

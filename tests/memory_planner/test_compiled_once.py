@@ -34,7 +34,7 @@ for name, count in compiled.items():
 
 @pytest.mark.slow
 def test_no_function_is_compiled_for_a_literal(tmp_path):
-    """A literal argument has a type of its own, for which all callees compile again."""
+    """A literal argument has its own Numba type, so all callees would compile again."""
     cold = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     words = [sys.executable, "-c", COUNT]
     found = subprocess.run(words, env=cold, check=True, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Layouts of all kinds, run by `check_layout`, and drawn."""
+"""All kinds of layouts, checked by `check_layout` and drawn as text."""
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def test_random_trees(seed, instances, policy, widths):
 
 
 def check_all(graph, schedule, sizes, effort):
-    """Checks all layouts of a schedule, and that a better one is better."""
+    """Checks all layouts of a schedule, and that better methods read more in place."""
     in_place = {}
     for method in ("schedule", "aligned"):
         for reuse in (False, True):
@@ -113,10 +113,10 @@ def test_a_chain_is_read_in_place():
     graph, schedule = scheduled(TREES, [chain] * 3)
     layout = plan_layout(graph, schedule, SIZES)
     check_layout(layout, graph)
-    # After the leaves, and the first joins over leaves.
+    # Joins after the leaves and after the first joins, which read leaves only.
     joins = layout.in_place[layout.chunk_start >= layout.batch_start[2]]
-    assert joins[:, :2].all()  # the state that is carried along
-    assert not joins[:, 2:].any()  # leaves, of which each chain has several
+    assert joins[:, :2].all()  # the carried state
+    assert not joins[:, 2:].any()  # leaves; each chain has several
 
 
 def test_plans_report_what_is_in_place():
@@ -130,7 +130,7 @@ def test_plans_report_what_is_in_place():
     assert report.in_place_bytes <= report.operand_bytes
 
 
-# ---- arenas, drawn: nodes and their outputs h and c by row, dots for padding ----
+# ---- arenas as text: outputs h and c of the nodes by row, dots for padding ----
 
 
 def draw(layout, graph):
@@ -161,15 +161,15 @@ TWO_TREES = [(1, 2), (3, (4, 5))]
         (
             "aligned",
             False,
-            # 2 and 6 read 0 and 4, 1 and 5. Padding of the leaves lies where 2 and 6
-            # are written later, and theirs where 7 is.
+            # 2 and 6 read 0 and 4, 1 and 5. The leaves' padding rows are later written
+            # by 2 and 6, whose padding rows are later written by 7.
             "0h 4h 1h 5h 3h 2h 6h 7h . . . 0c 4c 1c 5c 3c 2c 6c 7c . . .",
         ),
         (
             "aligned",
             True,
-            # Nobody reads 0 any more when 7 is written. 7 writes three rows of padding,
-            # so it takes four in which nothing is read any more.
+            # No node reads 0 any more when 7 is written. 7 writes three padding rows,
+            # so it takes four rows that are no longer read.
             "7h 4h 1h 5h 3h 7c . . 0c 4c 1c 5c 3c 2h 6h . . 2c 6c . . .",
         ),
     ],

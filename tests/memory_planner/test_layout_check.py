@@ -1,4 +1,4 @@
-"""The check of layouts finds what is wrong with a layout."""
+"""`check_layout` finds errors in layouts."""
 
 from dataclasses import replace
 
@@ -77,7 +77,7 @@ def test_a_value_that_is_overwritten_before_it_is_read_is_found():
     first_joins = layout.order[layout.batch_start[1] : layout.batch_start[2]]
     values = graph.value_start[first_joins]
     leaves = graph.value_start[layout.order[: len(first_joins)]]
-    rows[values] = rows[leaves]  # h of the joins where h of leaves was
+    rows[values] = rows[leaves]  # h of the joins in the rows of h of leaves
     with pytest.raises(AssertionError, match=r"while their rows hold them|is kept"):
         check_layout(replace(layout, value_row=rows), graph)
 

@@ -1,4 +1,4 @@
-"""What the memory report counts, by hand and by definition."""
+"""The counts of the memory report, compared with manual counts and definitions."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ def laid_out(batched, instances, widths, **options):
     ("method", "in_place", "arena_rows"), [("schedule", 4, 32), ("aligned", 8, 22)]
 )
 def test_two_trees(method, in_place, arena_rows):
-    # Five leaves, two joins of leaves, one of a leaf and a join; in chunks of 8, 4, 4.
+    # Five leaves, two joins of leaves, one of a leaf and a join; chunks of 8, 4 and 4.
     layout, graph = laid_out(TREES, [(1, 2), (3, (4, 5))], (4, 8), method=method)
     report = report_memory(layout, graph)
     assert report.operands == report.batch_operands == 2 * 4
@@ -41,7 +41,7 @@ def test_two_trees(method, in_place, arena_rows):
     assert report.gathered_bytes == report.operand_bytes - report.in_place_bytes
     assert report.padding_rows == 3 + 2 + 3
     [kind] = {kind for each in graph.types.types for kind in each.output_kinds}
-    assert layout.arena_rows[kind] == arena_rows + 1  # and the zero row
+    assert layout.arena_rows[kind] == arena_rows + 1  # plus the zero row
     # While the second batch runs, all leaves and its own two values are live.
     assert report.peak_bytes == 2 * (5 + 2) * ROW
 
@@ -58,7 +58,7 @@ def test_a_batch_of_several_chunks_is_one_slice_if_they_read_on():
     assert report.operands == report.operands_in_place == 3
     assert report.batch_operands == report.batch_operands_in_place == 1
     order = layout.order.copy()
-    order[-4:] = order[[-2, -1, -4, -3]]  # each of the two chunks reads as before
+    order[-4:] = order[[-2, -1, -4, -3]]  # each of the two chunks still reads in place
     report = report_memory(replace(layout, order=order), graph)
     assert report.operands_in_place == 3
     assert report.batch_operands_in_place == 0
@@ -72,7 +72,7 @@ def test_it_is_written_as_json():
 
 
 def most_live_bytes(layout, graph):
-    """The peak by its definition, batch by batch."""
+    """The peak memory by its definition, batch by batch."""
     returned = set()
     for _, values in graph.outputs.values():
         returned |= set(values.tolist())

@@ -1,4 +1,4 @@
-"""What planner and compiler take, and what bad values and old names get."""
+"""Options of `Planner` and `Compiler`, and errors for bad values and old names."""
 
 import pickle
 from dataclasses import replace

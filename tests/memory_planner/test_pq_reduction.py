@@ -1,4 +1,4 @@
-"""Reductions of PQ-trees against drawn cases, all permutations and a plain version."""
+"""PQ-tree reductions vs. drawn cases, all permutations and a plain reference."""
 
 import itertools
 import math
@@ -16,7 +16,7 @@ from edbatch.memory_planner.pq_reduction import frontier, new_tree, reduce
 
 
 def tree_of(text):
-    """The tree that is written so, by reductions that are known to give it."""
+    """Builds the tree written as `text`, by reductions known to produce it."""
     drawn = plain.parse(text)
     tree = PQTree(len(plain.leaves(drawn)))
     for subset in plain.defining_subsets(drawn):
@@ -73,16 +73,16 @@ def test_template(template, before, subset, after):
         ("{{0 1} {2 3} {4 5}}", {0, 2, 4}),  # three partial children
         ("{0 {{1 2} {3 4}}}", {0, 1, 3}),  # two, below the pertinent root
         ("[0 1 2 3]", {0, 2}),  # not consecutive
-        ("[0 1 2 3 4]", {1, 3}),  # nor at an end: two blocks
+        ("[0 1 2 3 4]", {1, 3}),  # not at an end either: two blocks
         ("{0 [1 2 3]}", {0, 2}),  # no end is full
-        ("{0 [1 2 3]}", {0, 1, 3}),  # both are, but not all between
-        ("{0 [1 {2 3} 4]}", {0, 2}),  # the partial child is at no end
+        ("{0 [1 2 3]}", {0, 1, 3}),  # both ends are full, but not all between them
+        ("{0 [1 {2 3} 4]}", {0, 2}),  # the partial child is not at an end
         ("{0 [1 {2 3} 4 5]}", {0, 1, 2, 4}),  # a partial child between full ones
-        ("{0 [{1 2} 3 {4 5}]}", {0, 1, 3, 4}),  # two partial ones below the root
-        ("[0 {1 2} 3 4]", {0, 1, 3}),  # one between full ones in the root
+        ("{0 [{1 2} 3 {4 5}]}", {0, 1, 3, 4}),  # two partial children below the root
+        ("[0 {1 2} 3 4]", {0, 1, 3}),  # one partial child between full ones in the root
         ("[[0 1 2] 3 4]", {1, 3}),  # partial in its middle
         ("{[0 1 2 3 4 5] [6 7 8 9]}", {1, 2, 7, 8}),  # two unknown Q nodes
-        ("{[0 1 2 3 4 5] 6 7}", {2, 3, 6}),  # one, and the root
+        ("{[0 1 2 3 4 5] 6 7}", {2, 3, 6}),  # one unknown Q node, and the root
     ],
 )
 def test_a_refused_subset_changes_nothing(before, subset):
@@ -93,7 +93,7 @@ def test_a_refused_subset_changes_nothing(before, subset):
     tree.check_structure()
     assert tree.canonical() == before
     assert tree.frontier().tolist() == order
-    tree.reduce(plain.leaves(plain.parse(before))[:2])  # and it still works
+    tree.reduce(plain.leaves(plain.parse(before))[:2])  # the tree still works
     tree.check_structure()
 
 
@@ -103,10 +103,9 @@ def all_subsets(n):
 
 
 def check_all_families(n, most_listed):
-    """From each tree that is reached, whatever by, tries every subset.
+    """Tries every subset on each reachable tree; returns the number of trees.
 
     So every family of subsets, in every order, is a path through these trees.
-    Returns how many there are.
     """
     orders = plain.Permutations(n)
     keeping = {each: orders.consecutive(each) for each in all_subsets(n)}
@@ -134,7 +133,7 @@ def check_all_families(n, most_listed):
 
 
 def number_of_trees(most_leaves):
-    """How many PQ-trees there are, by their number of labelled leaves.
+    """The number of PQ-trees, by their number of labelled leaves.
 
     With P nodes of two children or more and Q nodes of three or more, the exponential
     generating function is T = x + (exp(T) - 1 - T) + T^3 (1 + T + T^2 + ...) / 2.
@@ -208,8 +207,8 @@ def test_random_families(n):
 
 @st.composite
 def families(draw, most_leaves):
-    """A number of leaves, and subsets: arbitrary ones, and some that a hidden order
-    keeps consecutive."""
+    """A number of leaves, and subsets: arbitrary ones, and intervals of a hidden
+    order."""
     n = draw(st.integers(1, most_leaves))
     order = draw(st.permutations(range(n)))
     ends = st.tuples(st.integers(0, n), st.integers(0, n))
@@ -274,8 +273,8 @@ def test_many_leaves(longest):
 
 
 def cycle(k):
-    """Tucker (1972) names five kinds of smallest matrices without the property; this is
-    his M_I(k). Rows are subsets of the columns."""
+    """M_I(k) of Tucker's (1972) five kinds of minimal matrices without the
+    consecutive-ones property. Rows are subsets of the columns."""
     n = k + 2
     return n, [{i, (i + 1) % n} for i in range(n)]
 
@@ -313,7 +312,7 @@ def test_forbidden_matrices_lack_only_their_last_row(n, rows):
 
 @given(st.sampled_from(TUCKER), st.randoms(use_true_random=False))
 def test_forbidden_matrices_among_others(matrix, draw):
-    """With columns that rows leave out or repeat, and more rows, still not all fit."""
+    """With repeated and empty columns and more rows, still not all rows fit."""
     n, rows = matrix
     columns = [draw.randrange(n) for _ in range(4)]
     columns = [*range(n), *columns, -1]

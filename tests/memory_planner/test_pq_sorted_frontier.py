@@ -1,4 +1,4 @@
-"""The nearest ordering against the canonical form and all orderings."""
+"""`sorted_frontier`, compared with the canonical form and all orderings."""
 
 import re
 

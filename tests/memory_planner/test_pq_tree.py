@@ -1,4 +1,4 @@
-"""What users see of a PQ-tree; the reductions have their own tests."""
+"""The public interface of a PQ-tree; reductions have their own tests."""
 
 import itertools
 import pickle
@@ -129,7 +129,7 @@ def test_a_deep_tree_needs_no_recursion():
     assert tree.canonical().startswith("{" * (n - 1) + "0 1} 2} 3} ")
     assert tree.num_orderings() == 2 ** (n - 1)
     assert len({*itertools.islice(tree.orderings(), 3)}) == 3
-    # The highest leaf beside the deepest: all nodes between become one Q node.
+    # The highest leaf next to the deepest: all nodes between become one Q node.
     assert tree.reduce([0, n - 1])
     tree.check_structure()
     assert sorted(tree.orderings())[0] == (*range(n - 2, -1, -1), n - 1)

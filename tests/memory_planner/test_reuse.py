@@ -1,4 +1,4 @@
-"""Rows that are used again: how few, and gaps against a plain list of rows."""
+"""Reuse of rows: the number of rows, and gaps compared with a plain list of rows."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def test_a_chain_needs_two_values_however_long_it_is(method):
     short, _ = rows_of(batched, [5] * 16, method, reuse=True)
     assert long == short
     assert report.peak_bytes == 2 * 16 * 4
-    assert report.arena_bytes == report.peak_bytes + 4  # and the zero row
+    assert report.arena_bytes == report.peak_bytes + 4  # plus the zero row
     assert rows_of(batched, [100] * 16, method, reuse=False)[0] > 1600
 
 
@@ -82,12 +82,12 @@ def test_results_are_the_same():
 
 
 def gaps_of(is_free):
-    """The ranges of true in a list, as (first, length)."""
+    """The ranges of true values in a list, as (first, length)."""
     edges = np.flatnonzero(np.diff([0, *is_free, 0]))
     return [(a, b - a) for a, b in edges.reshape(-1, 2).tolist()]
 
 
-# Gaps of four rows and of two, and then one row is taken.
+# One row is taken where there are gaps of four rows and of two.
 _LARGE_THEN_SMALL = [(True, 3), (True, 0), (True, 1), (True, 0)]
 _LARGE_THEN_SMALL += [(False, 0), (False, 1), (True, 0)]
 
@@ -105,7 +105,7 @@ def test_gaps(steps):
             rows = number + 1
             row, gaps, top = take_rows(gap, gaps, top, rows)
             fitting = [length for _, length in before if length >= rows]
-            if fitting:  # the smallest gap, from its beginning
+            if fitting:  # the smallest fitting gap, from its beginning
                 assert (row, min(fitting)) in before
             is_free += [True] * (top - len(is_free))
             assert all(is_free[row : row + rows])

@@ -1,4 +1,4 @@
-"""Sequences of nodes are taken if some order of each batch allows it, else refused."""
+"""Sequences of nodes are accepted exactly if some order of each batch allows them."""
 
 import itertools
 from dataclasses import dataclass, field
@@ -26,15 +26,15 @@ from edbatch.memory_planner.tables import (
 
 @dataclass
 class Decided:
-    """What is decided about the nodes of batches whose blocks follow each other."""
+    """The decisions about the nodes of batches whose blocks are consecutive."""
 
     batches: list[list[int]]
     after: dict[int, int] = field(default_factory=dict)
-    first: dict[int, int] = field(default_factory=dict)  # of a batch
+    first: dict[int, int] = field(default_factory=dict)  # by batch
     last: dict[int, int] = field(default_factory=dict)
 
     def with_sequence(self, sequence: list[int]) -> "Decided | None":
-        """What is decided with one more sequence; None if no order allows it."""
+        """The decisions with one more sequence; None if no order allows it."""
         batch_of = {v: b for b, nodes in enumerate(self.batches) for v in nodes}
         after, first, last = dict(self.after), dict(self.first), dict(self.last)
         for u, v in itertools.pairwise(sequence):
@@ -55,7 +55,7 @@ class Decided:
         for b, nodes in enumerate(self.batches):
             runs = self.runs(nodes)
             if sum(map(len, runs)) < len(nodes):
-                return False  # there is a ring
+                return False  # there is a cycle
             first, last = self.first.get(b), self.last.get(b)
             if first is not None and first not in [run[0] for run in runs]:
                 return False
@@ -67,7 +67,7 @@ class Decided:
         return True
 
     def runs(self, nodes: list[int]) -> list[list[int]]:
-        """The runs of a batch; a ring is none."""
+        """The runs of a batch; a cycle is not a run."""
         found = []
         for v in nodes:
             if v in self.after.values():
@@ -80,7 +80,7 @@ class Decided:
 
 
 def new_tables(sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Tables of batches whose blocks follow each other, with nothing decided."""
+    """Tables of batches whose blocks are consecutive, with nothing decided."""
     batch = np.full((len(sizes) + 1, BATCH_COLUMNS), NONE, np.int32)
     batch[:, START] = np.cumsum([0, *sizes])
     batch[: len(sizes) - 1, NEXT] = np.arange(1, len(sizes))
@@ -98,7 +98,7 @@ def test_a_sequence_is_taken_if_an_order_allows_it(data: st.DataObject) -> None:
     decided = Decided([[next(numbers) for _ in range(size)] for size in sizes])
     change = np.empty((20, CHANGE_COLUMNS), np.int32)
     for _ in range(data.draw(st.integers(1, 5))):
-        if data.draw(st.booleans()):  # most of a batch, each node once
+        if data.draw(st.booleans()):  # some nodes of one batch, each once
             nodes = data.draw(st.sampled_from(decided.batches))
             sequence = data.draw(st.permutations(nodes))[: data.draw(st.integers(2, 5))]
         else:

@@ -1,4 +1,4 @@
-"""Cutting batches into chunks."""
+"""The cutting of batches into chunks."""
 
 from itertools import combinations_with_replacement
 
@@ -10,7 +10,7 @@ import edbatch as eb
 
 
 def cheapest(rows, sizes):
-    """Cost of the best cut, by trying all."""
+    """Cost of the best cut, by exhaustive search."""
     most = -(-rows // sizes.widths[0])
     return min(
         sum(cut) + len(cut) * sizes.chunk_overhead

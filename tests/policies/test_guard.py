@@ -23,7 +23,7 @@ HEURISTICS = (Greedy(), Agenda(), AgendaRemaining(), Depth())
 
 
 def poor_machine(structure):
-    """A machine that runs the last type that it can."""
+    """A machine that always runs the last type of the frontier."""
     states = [MachineState((t,), t) for t in range(structure.num_types)]
     states += [
         MachineState((low, high), high)

@@ -68,9 +68,9 @@ def test_a_deep_chain(policy):
 
 
 def test_on_trees_greedy_and_agenda_keep_the_classifiers_together():
-    # Leaves a, inner nodes b, a classifier c at each root: one deep tree, small ones.
-    # Classifiers are deeper than inner nodes on average, but not than those that are
-    # left once the first level has run.
+    # Leaves a, inner nodes b, a classifier c at each root; one deep tree, five small
+    # ones. The mean depth of the classifiers exceeds that of all inner nodes, but not
+    # that of the inner nodes that remain after the first level.
     small, deep = "((aa)b)c", "((((((aa)ba)ba)ba)ba)b)c"
     structure = tree(deep + 5 * small)
     assert lower_bound(structure) == 1 + 5 + 1
@@ -79,8 +79,8 @@ def test_on_trees_greedy_and_agenda_keep_the_classifiers_together():
 
 
 def test_agenda_looks_at_all_nodes_of_a_type_and_not_at_those_that_remain():
-    # Depths of a: 0 and 2; of b: 0, 1 and 1. So b comes before a as long as b is ready;
-    # but once the first b has run, those that remain are no less deep than a.
+    # Depths of a: 0 and 2; of b: 0, 1 and 1. So b runs before a as long as b is ready.
+    # After the first b, however, the remaining b nodes have the same mean depth as a.
     a, b = 0, 1
     structure = tree("((a)b(b)b)a")
     kinds = {p.name: p.schedule(structure).batch_type.tolist() for p, _ in ORACLES}

@@ -1,4 +1,4 @@
-"""The policies that come with edbatch, one for each ready workload."""
+"""The policies that ship with edbatch, one for each ready-made workload."""
 
 import jax
 import numpy as np
@@ -10,7 +10,7 @@ from edbatch.policies import StateMachine, get_policy, zoo_names
 from edbatch.policies.registry import HEURISTICS
 from edbatch.schedule import check_schedule
 
-# Few widths: these tests pay for compiles, not for rows.
+# Only one width: compilation, not the number of rows, dominates the time here.
 SIZES = eb.Sizes(widths=(16,))
 QUICK = ("tree-lstm", "lattice-gru")
 TRAINED = [name for name in WORKLOADS if get_workload(name).zoo_data]
@@ -23,7 +23,7 @@ def load(name):
 
 
 def sample(name, count):
-    """Instances of a workload, and its model under the ready-made policy."""
+    """Instances of a workload, its parameters, and its model with the zoo policy."""
     workload = get_workload(name, vocabulary_size=30)
     instances = workload.sample(np.random.default_rng(0), count)
     params = workload.init_params(jax.random.key(0), 4)
@@ -41,11 +41,11 @@ def test_its_training_is_on_record(name):
     record = load(name).training
     assert record is not None
     assert record.workload.startswith(f"{name} on ")
-    assert "/" not in record.workload  # names of files, not somebody's folders
+    assert "/" not in record.workload  # names of files, without paths
     assert record.stopped != "interrupted"
     assert record.held_out_lower_bound <= record.held_out_batches
     assert record.held_out_batches <= record.held_out_greedy
-    # Where greedy meets the bound there is nothing to learn; elsewhere there was.
+    # There was nothing to learn exactly where greedy reaches the bound.
     suffices = record.held_out_greedy == record.held_out_lower_bound
     assert (record.stopped == "greedy") == suffices == (not load(name).states)
 

@@ -1,4 +1,4 @@
-"""Ctrl-C around compiled code, and around what must not be cut in two."""
+"""Ctrl-C during compiled code, and during code that must not be interrupted."""
 
 import gc
 import signal
@@ -33,7 +33,7 @@ def handling(handler):
 
 
 def test_ctrl_c_is_of_the_main_thread() -> None:
-    """Elsewhere, user code has raised it."""
+    """In other threads, user code has raised it."""
     assert is_ctrl_c(KeyboardInterrupt()) and not is_ctrl_c(ValueError())
     found = []
     thread = threading.Thread(
@@ -164,17 +164,17 @@ def test_other_system_errors_stay() -> None:
     ],
 )
 def test_ctrl_c_in_compiled_code_is_a_keyboard_interrupt(policy) -> None:
-    # Without care most of these are a SystemError of Numba.
-    graph = tree("(((a)b)c((a)c)b)d")  # no schedule of it meets the bound
+    # Without special handling, most of these would be a SystemError from Numba.
+    graph = tree("(((a)b)c((a)c)b)d")  # none of its schedules reaches the bound
     policy.schedule(graph)  # compiles
-    gc.disable()  # callbacks of the collector would swallow the exception
+    gc.disable()  # garbage collector callbacks would swallow it
     before = signal.signal(signal.SIGALRM, lambda *_: press_ctrl_c())
     try:
         for k in range(200):
             end = time.monotonic() + 10
             with pytest.raises(KeyboardInterrupt):
                 signal.setitimer(signal.ITIMER_REAL, 1e-4 + 1e-6 * k)
-                while True:  # Python 3.13 loses what comes at another condition
+                while True:  # Python 3.13 can lose it at other conditions
                     policy.schedule(graph)
                     if time.monotonic() > end:
                         raise TimeoutError

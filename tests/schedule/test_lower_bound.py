@@ -17,7 +17,7 @@ from edbatch.schedule.examples import chain, from_operands, tree
         (tree("((ab)cb)c"), [1, 1, 2]),
         # Independent chains: the longest counts.
         (from_operands("aaab", [[], [0], [], [2]]), [2, 1]),
-        # The paths of the two types may be different ones.
+        # The longest paths of the two types may differ.
         (from_operands("aabb", [[], [0], [], [2]]), [2, 2]),
     ],
 )

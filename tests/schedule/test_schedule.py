@@ -41,7 +41,7 @@ def test_a_good_schedule_passes():
         ({"batch_start": ints()}, "4 batches have 5 starts, .* there are 0"),
         ({"batch_type": ints(0, 1, 2)}, "3 batches have 4 starts"),
         ({"batch_type": ints(0, 2, 1, 2)}, "node 1 runs in a batch of its type"),
-        # Nodes of one type in one batch although one reads the other.
+        # Two nodes of one type in one batch, although one reads the other.
         (
             {"batch_start": ints(0, 1, 3, 5), "batch_type": ints(0, 1, 2)},
             "node 4 runs before its operand 2",

@@ -55,7 +55,7 @@ def test_where_the_ratio_is_one_some_best_schedule_runs_that_type():
 
 def test_below_one_the_largest_ratio_can_be_wrong():
     #  a0   b1        Both types have two heads (a0, a2 and b1, b4), one of them ready.
-    #  |    |         With b1 first three batches do: b1, then a0 a2, then b3 b4.
+    #  |    |         With b1 first, 3 batches suffice: b1, then a0 a2, then b3 b4.
     #  b4   a2 - b3
     structure = build([0, 1, 0, 1, 1], [[], [], [1], [2], [0]], 2)
     state = start_frontier(structure)

@@ -1,4 +1,4 @@
-"""What tests of servers share."""
+"""Fixtures shared by the tests of servers."""
 
 import threading
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from edbatch.compilation.worker import WORKER
 
 @pytest.fixture
 def compiler() -> Iterator[threading.Event]:
-    """Holds the background thread where it is, until it is told to go on."""
+    """Blocks the background compiler thread until the event is set."""
     go_on, is_there = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -23,4 +23,4 @@ def compiler() -> Iterator[threading.Event]:
     yield go_on
     go_on.set()
     held.wait()
-    assert eb.wait_for_compilations(60)  # also what nobody waits for any more
+    assert eb.wait_for_compilations(60)  # also those nobody waits for

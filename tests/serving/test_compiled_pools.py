@@ -1,4 +1,4 @@
-"""Waves whose external inputs no program is compiled for run by a larger one."""
+"""Waves with a pool size that has no compiled program run with a larger program."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def coarse():
 
 @pytest.fixture
 def pools(monkeypatch):
-    """The rows of the pool of each wave."""
+    """The number of pool rows of each wave."""
     return note_pool_rows(monkeypatch)
 
 
@@ -59,7 +59,7 @@ def test_the_largest_pools_are_compiled_ahead(pools):
     with eb.Server(eb.batch(first_pixels), SCALE) as server:
         check(server, IMAGES[:40])
         waited = wave_programs()[1]
-        for _ in range(8):  # then its sizes have settled
+        for _ in range(8):  # until its sizes are stable
             check(server, IMAGES[:40])
         wait_until(lambda: wave_programs()[0] - wave_programs()[1] > ahead)
         assert eb.wait_for_compilations(60)

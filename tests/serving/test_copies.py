@@ -1,4 +1,4 @@
-"""A server stays in the process that made it: no pickles, no copies."""
+"""A server stays in the process that made it: it cannot be pickled or copied."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""A server's decisions are those of the simulation, for the same history."""
+"""A server makes the same decisions as the simulation, given the same history."""
 
 from dataclasses import asdict, replace
 
@@ -36,18 +36,18 @@ PATIENT = 1e9
 
 
 class PlainServer:
-    """Requests of a library whose nodes a `WaveDecider` schedules, as a server would.
+    """A plain server: requests of a library whose nodes a `WaveDecider` schedules.
 
-    Its clock, and who has joined, are those of a simulation beside it.
+    The clock and the requests that have joined come from a simulation run in parallel.
     """
 
     def __init__(self, simulation, library):
         self.requests, self.library = simulation.requests, library
         self.simulation = simulation
-        self.ran = set()  # numbers of nodes, over all requests
+        self.ran = set()  # node numbers, across all requests
 
     def nodes(self):
-        """What requests in flight have not run, as `flight_nodes` has it."""
+        """The nodes of requests in flight that have not run, as `FlightNodes`."""
         counts, of = self.requests.counts, self.requests
         done = set(of.ended[: counts[3]].tolist())
         flight = [r for r in range(counts[1]) if r not in done]
@@ -89,7 +89,7 @@ class PlainServer:
 
 
 class Recording:
-    """A serving policy in Python that keeps what it was shown."""
+    """A serving policy in Python that records the states it was given."""
 
     name, max_rows = "recording", None
 
@@ -126,7 +126,7 @@ class Random:
 def random_rule(library, seed):
     rng = np.random.default_rng(seed)
     weights = abs(rng.normal(size=(library.num_types, len(FEATURES))))
-    waiting = (2.5, 0.0, 2.0, 0.3)  # waits at first; as requests age it runs
+    waiting = (2.5, 0.0, 2.0, 0.3)  # waits at first, and runs as requests age
     rows = tuple(map(tuple, weights.tolist()))
     return ServingRule(library.type_keys, rows, waiting, 10.0)
 
@@ -147,7 +147,7 @@ def policies(library):
 
 
 def replay(library, policy, compare, max_rows=40, seed=0):
-    """Runs a simulation by a policy, and asks a decider about each wave as well."""
+    """Runs a simulation with a policy; compares each wave with a `WaveDecider`."""
     costs = np.full((library.num_types, max_rows + 1), 0.2)
     costs += 0.01 * np.arange(max_rows + 1)
     config = ServingConfig(costs, 0.1, policy.admission)
@@ -169,7 +169,7 @@ def replay(library, policy, compare, max_rows=40, seed=0):
         while simulation.is_running:
             state = simulation.state()
             if batches and state.batches == 0:
-                break  # nothing was left, and the simulation has looked by itself
+                break  # nothing was left, and the simulation ended the wave by itself
             states.append(state)
             decision = bound.decide(state)
             if decision in (WAIT, LOOK):
@@ -178,7 +178,7 @@ def replay(library, policy, compare, max_rows=40, seed=0):
             place = int(simulation.requests.type_start[decision]) + first
             rows = simulation.run(decision, most)
             batches.append((decision, rows, place))
-            ends.append(simulation.now_ms)  # later if nothing is left: no matter
+            ends.append(simulation.now_ms)  # a later time if none is left: harmless
         if not batches:
             assert found == WAIT and decision == WAIT
             simulation.wait()
@@ -253,7 +253,7 @@ def test_owners_are_found_by_number():
 
 
 def test_what_a_policy_knows_of_types_that_are_met_later():
-    """A server meets types one after the other, and asks for all of them again."""
+    """A server meets types one by one, and binds the policy to all of them again."""
     keys = tuple(TypeKey(name, "", 1) for name in ("turn", "join"))
     states = {MachineState(1, 0, (1, 0)): WAIT, MachineState(1, 0, (1, 1)): 1}
     machine = ServingMachine(keys, "widths", states, "largest", 3, (0.0, 1.0), 10.0)

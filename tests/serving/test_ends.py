@@ -1,4 +1,4 @@
-"""How requests end: counted before the client is told, with answers of their own."""
+"""How requests end: counted before the client is notified; answers share no memory."""
 
 import gc
 import threading
@@ -79,7 +79,7 @@ def test_an_ended_server_takes_neither_parameters_nor_a_warm_up():
         assert not server.drain(0)
         with pytest.raises(eb.ServerClosedError, match="drained or closed"):
             server.warm_up([1.0])
-        server.swap_params(jnp.float32(3))  # for those that wait
+        server.swap_params(jnp.float32(3))  # for waiting requests
         held.set()
         assert server.drain(60)
         assert last.result() in (2, 3)
@@ -138,7 +138,7 @@ def test_a_late_request_is_told_its_whole_deadline():
     ("deadline", "shown"), [(1e-6, "0.001"), (0.3, "300"), (4.0, "4,000")]
 )
 def test_a_deadline_is_told_as_it_was_asked_for(deadline, shown):
-    submitted = 98765.4321  # of a clock that runs since the machine started
+    submitted = 98765.4321  # seconds on a clock that started with the machine
     request = Request(1.0, 0, 0.0, submitted + deadline, submitted=submitted)
     with pytest.raises(eb.DeadlineError, match=f"deadline of {shown} ms"):
         raise late(request)

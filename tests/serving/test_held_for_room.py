@@ -1,4 +1,4 @@
-"""Waves that the present program has no room for run in parts, or wait for a larger."""
+"""Waves too large for the current program run in parts or wait for a larger one."""
 
 import threading
 import time
@@ -39,7 +39,7 @@ def scale(params, x):
 
 
 def chain(params, count):
-    """One wave of as many nodes as the instance says."""
+    """One wave of `count` nodes."""
     state = np.float32(0)
     for _ in range(count):
         state = scale(params, state)
@@ -47,7 +47,7 @@ def chain(params, count):
 
 
 def looking(params, count):
-    """As many waves, whose values stay in the arena."""
+    """`count` waves and one more, whose values stay in the arena."""
     kept = [scale(params, np.float32(0))]
     for _ in range(count):
         kept.append(scale(params, np.float32(eb.value(kept[-1]))))
@@ -165,7 +165,7 @@ def test_values_of_one_that_fill_the_arena(compiler):
 
 
 def test_requests_that_fill_the_arenas_together_end(compiler):
-    """All are held once none has room for its next value."""
+    """All requests are held once no request has room for its next value."""
     with eb.Server(eb.batch(looking), PARAMS) as server:
         check_looking(server.submit_nowait(1), 1)
         before = wave_programs()
@@ -183,7 +183,7 @@ def test_requests_that_fill_the_arenas_together_end(compiler):
 
 
 def test_where_nothing_may_be_compiled(caplog):
-    """Parts that have room are answered, and one that has none fails."""
+    """Parts that fit are answered, and a request that does not fit fails."""
     with eb.Server(eb.batch(chain), PARAMS) as server:
         check_chain(server.submit_nowait(2), 2)
         with eb.set_stance("fail_on_compile"):
@@ -251,7 +251,7 @@ def test_sizes_that_another_server_has_need_no_compiler(compiler):
 
 @pytest.mark.parametrize("differs", ["key", "device"])
 def test_another_server_with_other_programs_spares_no_compiler(compiler, differs):
-    """Sizes are known then, but nobody waits for the server's own program."""
+    """Its sizes are known, but no request waits for the server's own program."""
     batched, placed = eb.batch(chain), jax.device_put(PARAMS, jax.devices()[0])
     rng = jax.random.key(0) if differs == "key" else None
     params = placed if differs == "device" else PARAMS
@@ -283,7 +283,7 @@ def test_those_that_had_no_room_go_on_when_others_end(compiler, monkeypatch):
 
 
 def test_old_ones_end_first_where_values_fill_the_arenas(compiler, monkeypatch):
-    """So they make room, and do not have to wait for the compiler together."""
+    """This makes room, so that the requests do not all wait for the compiler."""
     monkeypatch.setattr(wave_sizes, "_SMALLEST", FEW | {"arena": 64, "fetch": 32})
     with eb.Server(eb.batch(looking), PARAMS) as server:
         check_looking(server.submit_nowait(1), 1)
@@ -296,7 +296,7 @@ def test_old_ones_end_first_where_values_fill_the_arenas(compiler, monkeypatch):
 def test_requests_that_fit_one_after_the_other_do_not_all_fail(monkeypatch):
     monkeypatch.setattr(wave_sizes, "_SMALLEST", FEW | {"arena": 64, "fetch": 32})
     with eb.Server(eb.batch(looking), PARAMS) as server:
-        for _ in range(3):  # then the functions that move rows are compiled, too
+        for _ in range(3):  # compiles the functions that move rows, too
             check_looking(server.submit_nowait(6), 6)
         assert eb.wait_for_compilations(60)
         with eb.set_stance("fail_on_compile"):
@@ -329,7 +329,7 @@ def test_what_cannot_be_compiled_is_not_compiled_over_and_over(monkeypatch):
         for each in large:
             with pytest.raises(MemoryError, match="for a program"):
                 each.result(60)
-        assert len(tried) < 6  # what is larger than what failed is not tried
+        assert len(tried) < 6  # sizes above one that failed are not tried
         monkeypatch.undo()
         check_chain(server.submit_nowait(100), 100)
 
@@ -355,7 +355,7 @@ def test_arenas_without_memory_end_no_later_request(monkeypatch):
 
 @pytest.mark.parametrize("policy", [None, ServingHeuristic("cells", READY)])
 def test_all_have_a_turn_where_waves_have_no_room(compiler, monkeypatch, policy):
-    """Of many that ask again and again none runs to its end before the others."""
+    """A long request with many waves does not run to its end before the others."""
 
     def wide(params, count):
         state = np.float32(0)
@@ -397,7 +397,7 @@ def test_those_that_end_meanwhile_are_forgotten(compiler):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("model", [grow_tree, shift_reduce])
 def test_random_requests_as_unbatched(model, seed):
-    """Of any size, while sizes grow; nobody waits for a program after the first."""
+    """Requests of any size, while sizes grow; only the first waits for a program."""
     rng = np.random.default_rng(seed)
     params = make_params()
     instances = sample_words(24, seed) if model is shift_reduce else [*range(24)]

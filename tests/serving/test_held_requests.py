@@ -1,4 +1,4 @@
-"""Requests that bring new types wait for a compiler, and the others do not."""
+"""Requests with new types wait for the compiler; all other requests do not."""
 
 import functools
 import threading
@@ -42,7 +42,7 @@ def model(params, x):
 
 
 def asking(params, x):
-    """Looks at what it computed, and calls the cell with a new shape once."""
+    """Reads values with `eb.value`, and calls the cell once with a new shape."""
     state = model(params, [1.0])
     for _ in range(3):
         state = scale(params, np.asarray(eb.value(state)) / 2)
@@ -75,7 +75,7 @@ def test_others_are_answered_meanwhile(compiler):
         compiler.set()
         for n, each in (*new.items(), *late.items()):
             check(each, n)
-        # Those that came first, and together all that came meanwhile.
+        # One program for the first requests, and one for all that came meanwhile.
         assert waves() in ((before[0] + 2, before[1]), (before[0] + 1, before[1]))
         for n in range(1, 7):
             check(server.submit_nowait(ones(n)), n)
@@ -83,7 +83,7 @@ def test_others_are_answered_meanwhile(compiler):
 
 
 def test_a_wave_by_the_new_program_holds_what_waves_before_held():
-    """Nothing is compiled for the usual requests after the program was swapped."""
+    """After the new program is in use, ordinary requests compile nothing."""
     with eb.Server(eb.batch(model), PARAMS) as server:
         for _ in range(3):
             for each in server.submit_many([ones(1)] * 40):
@@ -198,13 +198,13 @@ def test_swapped_parameters(compiler):
         assert server.submit_nowait(ones(1)).result(60) == 1
         assert waves() == before and not held.done() and not other.done()
         compiler.set()
-        check(held, 3)  # by the parameters that it was started with
+        check(held, 3)  # with the parameters that it started with
         np.testing.assert_allclose(other.result(60), [1, 2, 3])
         assert waves()[1] == before[1]
 
 
 def test_sizes_that_have_grown_meanwhile(compiler, monkeypatch):
-    """What was planned for smaller sizes is planned again."""
+    """Waves that were planned for smaller sizes are planned again."""
     smallest = dict(wave_sizes._SMALLEST, fetch=1, stream=16, pool=8)
     monkeypatch.setattr(wave_sizes, "_SMALLEST", smallest)
     with eb.Server(eb.batch(model), PARAMS) as server:
@@ -231,7 +231,7 @@ def test_what_is_held_does_not_run_where_much_waits(compiler, monkeypatch):
     monkeypatch.setattr(pending, "_MOST_PARTS", 2)
 
     def many(params, x):
-        """Of what it records for a value, more than a few nodes are not needed."""
+        """Records more than a few nodes that the value it reads does not need."""
         kept = [model(params, [1.0]) for _ in range(8)]
         found = model(params, x)
         for k in range(4):
@@ -255,7 +255,7 @@ def test_what_is_held_does_not_run_where_much_waits(compiler, monkeypatch):
 
 def test_unneeded_types_are_looked_at_once():
     def lazy(params, x):
-        model(params, x)  # which nobody needs
+        model(params, x)  # its value is not needed
         return model(params, [1.0])
 
     with eb.Server(eb.batch(lazy), PARAMS) as server:
@@ -285,7 +285,7 @@ def test_a_serving_policy_decides_beside(compiler, monkeypatch, parts):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("own", [grow_tree, shift_reduce])
 def test_random_requests_whose_types_come_one_after_the_other(own, seed):
-    """As unbatched; each request calls a cell of a random shape, at some time."""
+    """Answers equal unbatched ones; each request calls a cell with a random shape."""
     rng = np.random.default_rng(seed)
     params = make_params()
 
@@ -356,7 +356,7 @@ def test_those_of_the_same_type_that_came_meanwhile_go_on_with_it(compiler):
         check(server.submit_nowait(ones(1)), 1)
         early = server.submit_nowait(ones(2))
         check(server.submit_nowait(ones(1)), 1)
-        WORKER.submit(hold)  # behind what is compiled for the first
+        WORKER.submit(hold)  # queued behind the compilation for the first request
         late = server.submit_nowait(ones(2))
         check(server.submit_nowait(ones(1)), 1)
         compiler.set()
@@ -367,7 +367,7 @@ def test_those_of_the_same_type_that_came_meanwhile_go_on_with_it(compiler):
 
 
 def test_arenas_that_are_full_do_not_wait_for_the_compiler(compiler, monkeypatch):
-    """What moves rows is taken off its queue, and compiled by who needs it."""
+    """The function that moves rows leaves the queue; its user compiles it instead."""
     monkeypatch.setattr(wave_sizes, "_SMALLEST", dict(wave_sizes._SMALLEST, arena=16))
 
     def chain(params, instance):
@@ -396,10 +396,10 @@ def test_held_requests_take_no_place_of_others(compiler):
         until = time.perf_counter() + 60
         while server.stats().in_flight < 6 and time.perf_counter() < until:
             time.sleep(0.01)
-        stats = server.stats()  # so many again, and no more
+        stats = server.stats()  # 3 more besides those held
         assert (stats.held, stats.in_flight, stats.waiting) == (6, 6, 2)
         assert server._loop._joining() == 0
-        server._loop._max_in_flight = 2  # as if fewer had been held when others joined
+        server._loop._max_in_flight = 2  # as if fewer were held when others joined
         assert server._loop._joining() == 0
         server._loop._max_in_flight = 3
         compiler.set()
@@ -433,7 +433,7 @@ def test_what_fails_beside_the_model_ends_held_requests_and_not_the_server(
 
 
 def test_parameters_on_a_device_compile_once():
-    """The first program makes no other arrays of the arenas than those it got."""
+    """The first program returns arenas of the same kind as its inputs."""
     params = jax.device_put(PARAMS, jax.devices()[0])
     with eb.Server(eb.batch(model), params) as server:
         before = waves()

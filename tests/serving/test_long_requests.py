@@ -1,4 +1,4 @@
-"""Requests that run in as many parts as instances whose handles are watched."""
+"""Requests that run in so many parts that edbatch watches their handles."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ def step(params, state):
 
 
 def decode(params, count):
-    """Looks at every state; returns one that was not asked for."""
+    """Reads every state with `eb.value`; returns one more that it did not read."""
     state = np.ones(8, np.float32)
     for _ in range(count):
         state = step(params, state)
@@ -37,7 +37,7 @@ def test_long_requests_end_beside_others(model, many, quick_compiles):
     params = jax.random.normal(jax.random.key(0), (8, 8)) / 8**0.5
     lengths = [LONG - 1, *[LONG + 12 - k % 3 for k in range(many - 1)]]
     with eb.Server(eb.batch(model), params) as server:
-        for _ in range(2):  # again, on the rows of those before
+        for _ in range(2):  # the second time on the rows of the first
             futures = [server.submit_nowait(each) for each in lengths]
             found = [each.result(60) for each in futures]
             for one, count in zip(found, lengths, strict=True):

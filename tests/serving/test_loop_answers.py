@@ -1,4 +1,4 @@
-"""Event loops are told of answers together, and requests may be submitted together."""
+"""Event loops get answers in groups, and requests may be submitted in groups."""
 
 import asyncio
 import threading
@@ -97,7 +97,7 @@ def test_a_closed_event_loop_ends_nothing(caplog):
 
     futures = []
     with HeldServer() as held:
-        asyncio.run(leave(held))  # its loop is closed before the answer
+        asyncio.run(leave(held))  # its event loop is closed before the answer arrives
         for k, each in enumerate(asyncio.run(ask(held))):
             assert_same(each, steps(held.params, k))
         assert held.server.is_running
@@ -163,7 +163,7 @@ def test_many_are_taken_all_or_none():
             server.submit_many(range(5))
         stats = server.stats()
         assert (stats.waiting, stats.refused, stats.submitted) == (2, 8, 3)
-        waiting[0].cancel()  # leaves room
+        waiting[0].cancel()  # makes room in the queue
         waiting += server.submit_many([3, 0, 1])
         held.go_on.set()
         for count, each in zip((2, 3, 0, 1), waiting[1:], strict=True):

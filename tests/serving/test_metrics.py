@@ -1,4 +1,4 @@
-"""Counts of a server for Prometheus, without HTTP."""
+"""The Prometheus metrics of a server, without HTTP."""
 
 import math
 import time
@@ -112,4 +112,4 @@ def test_counting_costs_little():
     for k in range(20_000):
         durations.append(k * 0.01)
     assert (time.process_time() - began) / 20_000 < 50e-6
-    assert durations.percentiles().p50 == pytest.approx(159, abs=1)  # of the latest
+    assert durations.percentiles().p50 == pytest.approx(159, abs=1)  # of the last ones

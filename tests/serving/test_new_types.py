@@ -1,4 +1,4 @@
-"""Requests that bring types of cells which the server does not know."""
+"""Requests with node types that the server does not know."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -33,7 +33,7 @@ def swallowing(params, x):
 
 
 def asking(params, x):
-    """Another type in each round, the last of the length of the input."""
+    """A new type in each iteration; the last has the length of the input."""
     for k in range(1, len(x)):
         eb.value(model(params, x[:k]))
     return model(params, x)
@@ -66,7 +66,7 @@ def test_no_more_than_a_limit_beside_those_of_the_warm_up(own):
         [last] = answers(server, [9])
         assert isinstance(last, eb.RecordingError)
     assert server.stats().failed == 3
-    # What is refused is not traced, either.
+    # Refused calls are not traced, either.
     assert len(batched.bind(PARAMS).types) == 8
 
 

@@ -1,4 +1,4 @@
-"""A model, or a callback, that waits for a request of its own server is told."""
+"""A model or callback that waits for a request of its own server gets an error."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A server's parameters are what they were when it got them."""
+"""A server keeps the parameters as they were when it received them."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""A request that fails, however it does, fails alone."""
+"""A request that fails in any way fails alone."""
 
 import asyncio
 import sys
@@ -28,13 +28,13 @@ def coarse():
 
 @pytest.fixture(autouse=True, params=["whole", "in parts"])
 def parts(request, monkeypatch):
-    """Requests run all together, or in two parts."""
+    """Requests run all together or in two parts."""
     if request.param == "in parts":
         monkeypatch.setattr(generation, "_TWO_PARTS", 2)
 
 
 def check_good(server, futures, params):
-    """The others are answered rightly, and so are those that come later."""
+    """Checks that the other requests and a later one are answered correctly."""
     for count, future in futures:
         assert_same(future.result(60), steps(params, count))
     assert_same(server.submit_nowait(3).result(60), steps(params, 3))
@@ -69,7 +69,7 @@ def looked_at(params, state):
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("use", [returned, passed, looked_at])
 def test_handles_of_other_requests_are_refused(use, swapped):
-    """A global cache holds one of a request that was answered long ago."""
+    """A global cache holds a handle of a request that was answered earlier."""
     kept = []
 
     def model(params, count):
@@ -97,7 +97,7 @@ def test_handles_of_other_requests_are_refused(use, swapped):
 
 
 def test_handles_of_requests_that_failed_are_refused():
-    """What they recorded was undone, and others have the numbers of their values."""
+    """Their recording was undone, and other requests reuse their values' numbers."""
     kept = []
 
     def model(params, count):
@@ -120,7 +120,7 @@ def test_handles_of_requests_that_failed_are_refused():
 
 
 class Panic(BaseException):
-    """What a library raises that is no Exception."""
+    """An exception of a library that is not an `Exception`."""
 
 
 def exits(count):
@@ -232,7 +232,7 @@ def test_parameters_that_no_request_could_run_with_are_refused(change, told):
 
 
 def test_what_ends_a_program_in_clean_up_ends_nothing():
-    """The instance is suspended when its client leaves."""
+    """The request is suspended when its deadline passes."""
     closed = []
 
     def model(params, count):
@@ -259,7 +259,7 @@ def test_a_callback_that_raises_ends_nothing(error, caplog):
 
     params = make_params()
     with eb.Server(eb.batch(steps), params) as server:
-        for count in (2, -(2**40)):  # one that is answered, and one that fails
+        for count in (2, -(2**40)):  # one request is answered, and one fails
             future = server.submit_nowait(count)
             future.add_done_callback(raises)
             future.add_done_callback(told.append)
@@ -286,7 +286,7 @@ def test_a_policy_that_ends_a_program_fails_requests_and_not_the_server(monkeypa
 
 
 def test_ctrl_c_ends_a_warm_up():
-    """It comes in the thread that called for it, and waits for no other instance."""
+    """It is raised in the calling thread, without waiting for further instances."""
     ran = []
 
     def model(params, count):
@@ -302,7 +302,7 @@ def test_ctrl_c_ends_a_warm_up():
 
 
 def test_a_setting_of_jax_around_a_value_is_refused():
-    """The server's thread would keep it."""
+    """The setting would persist in the server's thread."""
     seen = []
 
     def model(params, count):
@@ -365,7 +365,7 @@ def test_a_setting_of_the_process_may_change_while_requests_run():
 
 @jax.tree_util.register_pytree_node_class
 class Picky:
-    """A pytree that takes handles, and no arrays of NumPy."""
+    """A pytree that accepts handles, but not NumPy arrays."""
 
     def __init__(self, state):
         if isinstance(state, np.ndarray):

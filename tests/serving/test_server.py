@@ -1,4 +1,4 @@
-"""The server answers requests as the model would, alone and among others that fail."""
+"""The server answers as the model would, also among requests that fail."""
 
 import asyncio
 import gc
@@ -39,13 +39,13 @@ def coarse():
 
 @pytest.fixture(params=["whole", "in parts"])
 def parts(request, monkeypatch):
-    """Requests run all together, or in two parts."""
+    """Requests run all together or in two parts."""
     if request.param == "in parts":
         monkeypatch.setattr(generation, "_TWO_PARTS", 2)
 
 
 def walk(params, instance):
-    """Takes so many steps, each after a look at the last; fails where it is told to."""
+    """Takes `steps` steps, each after reading a value; fails at step `fails_at`."""
     steps, fails_at = instance
     state = embed(params, steps % 12)[0]
     for k in range(steps):
@@ -132,7 +132,7 @@ def test_oversized_and_unfit_requests_fail_alone():
 
 
 def test_a_request_is_refused_where_it_passes_the_limit():
-    """Not after it has recorded all, and only if it goes beyond."""
+    """It is refused at the limit, not at its end, and only if it exceeds the limit."""
     steps = []
 
     def model(params, count):
@@ -152,7 +152,7 @@ def test_a_request_is_refused_where_it_passes_the_limit():
         with pytest.raises(eb.RecordingError, match="more than 10 calls of cells"):
             server.submit_nowait(1000).result(60)
         assert len(steps) == 10
-        # The limit is on what is recorded between two values.
+        # The limit applies to the calls between two values.
         assert_same(server.submit_nowait(9).result(60), model(params, 9))
         assert_same(server.submit_nowait(3).result(60), before)
 
@@ -161,7 +161,7 @@ def test_a_request_is_refused_where_it_passes_the_limit():
 @pytest.mark.parametrize("then", ["ends", "asks", "asks and ends"])
 @pytest.mark.parametrize("asks_first", [False, True])
 def test_who_swallows_the_refusal_is_refused(asks_first, then):
-    """Its answer would lack what was not recorded; others go on with their rows."""
+    """Its answer would be incomplete; the other requests keep their rows."""
 
     def model(params, size):
         state = embed(params, size % 12)[0]
@@ -192,7 +192,7 @@ def test_who_swallows_the_refusal_is_refused(asks_first, then):
 
 @pytest.mark.usefixtures("parts")
 def test_clean_up_of_failed_requests_leaves_nothing_behind():
-    """Cells that a ``finally`` clause calls are no part of the next wave."""
+    """Cells called by a ``finally`` clause are not part of the next wave."""
 
     def model(params, k):
         state = embed(params, k)[0]
@@ -371,7 +371,7 @@ def test_parameters_are_swapped_without_a_stop():
 
 
 def test_what_comes_after_a_swap_runs_with_the_new_parameters(monkeypatch):
-    """Even if both happen while the server looks for new parameters."""
+    """Even if both happen while the server checks for new parameters."""
     first, second = make_params(0), make_params(1)
     take, futures = WaveLoop._take_params, []
 
@@ -444,7 +444,7 @@ def test_a_warm_server_compiles_nothing():
 
 
 def test_a_small_sample_warms_up_a_full_server():
-    """As many requests as may be in flight, of the sample by turns."""
+    """Warm-up repeats the sample up to the number of requests that may be in flight."""
     params = make_params()
     with (
         eb.use_tiers("fine"),
@@ -525,7 +525,7 @@ def test_memory_stays_flat():
 
 @pytest.mark.usefixtures("parts")
 def test_results_on_their_way_hold_no_rows(monkeypatch):
-    """Room is made without a copy while the other half is on the device."""
+    """Room is made without moving rows while the other half is on the device."""
     moved, compact = [], ValueRows.compact
 
     def noted(rows):
@@ -564,7 +564,7 @@ def test_arguments_are_checked():
 
 
 def test_requests_that_cannot_be_started_fail(monkeypatch):
-    """The server ends where it cannot go on, and leaves no client waiting."""
+    """A server that cannot continue ends, and leaves no client waiting."""
     monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
     params = make_params()
     server = eb.Server(eb.batch(walk), params)
@@ -593,9 +593,9 @@ def test_requests_that_cannot_be_started_fail(monkeypatch):
 def test_a_server_is_of_the_process_that_made_it(use):
     with eb.Server(eb.batch(walk), make_params()) as server:
         server.submit_nowait((2, None)).result(60)
-        with server._queue.changed:  # as another thread of the parent may hold it
+        with server._queue.changed:  # another thread of the parent may hold the lock
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of JAX, and of Python
+                warnings.simplefilter("ignore")  # about forks, by JAX and Python
                 child = os.fork()
             if not child:
                 code = 1

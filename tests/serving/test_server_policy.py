@@ -1,4 +1,4 @@
-"""A serving policy decides in the server: answers stay right, and nothing starves."""
+"""A serving policy in the server: answers stay correct, and no request starves."""
 
 import functools
 import threading
@@ -40,7 +40,7 @@ def coarse():
 
 
 class Asked:
-    """A policy in Python, which decides by a function of the state."""
+    """A policy in Python that decides by a function of the state."""
 
     name, max_rows = "asked", None
 
@@ -65,7 +65,7 @@ def at_random(seed, looks=0.3):
 
 
 def tree(params, shape):
-    """A model that asks for nothing: all of it is recorded at once."""
+    """A model that reads no values: it is recorded completely before it runs."""
     if isinstance(shape, int):
         return embed(params, shape % 12)
     left, right = (tree(params, each) for each in shape)
@@ -92,7 +92,7 @@ MODELS = {
 
 @functools.cache
 def answers_alone(kind):
-    """What the model answers to each instance."""
+    """The unbatched answer of the model to each instance."""
     model, instances = MODELS[kind]
     with jitted_cells():
         return [model(PARAMS, each) for each in instances]
@@ -141,11 +141,11 @@ def test_answers_are_those_of_the_model(kind, name):
             assert_same(future.result(60), answer)
         stats = server.stats()
     assert stats.answered == len(instances)
-    assert stats.overruled == 0 or name == "machine"  # which waits with one in flight
+    assert stats.overruled == 0 or name == "machine"  # waits with one in flight
 
 
 def test_the_policy_of_another_model(caplog):
-    """Known after the warm-up; without one, a line of the log says so, once."""
+    """Warm-up raises an error; without warm-up, one log line reports it."""
     model, instances = MODELS["tree decoder"]
     expected = answers_alone("tree decoder")[0]
     rule = policies()["rule"]
@@ -196,7 +196,7 @@ def test_a_file_that_is_not_there():
 
 
 def test_a_request_joins_the_batches_of_one_that_is_half_done():
-    """While the first runs batch by batch, the second catches up with it."""
+    """The first runs one batch per wave, so the second catches up with it."""
     seen, arrived = [], threading.Event()
     largest = ServingHeuristic("largest", LARGEST, wave=1)
 
@@ -219,12 +219,12 @@ def test_a_request_joins_the_batches_of_one_that_is_half_done():
             assert_same(each.result(60), tree(PARAMS, deep))
         stats = server.stats()
     assert max(state.in_flight for state in seen) == 2
-    assert stats.batches == 2 + 4  # words of each, and joins of both
+    assert stats.batches == 2 + 4  # separate word batches, and shared join batches
 
 
 @pytest.mark.parametrize("wish", ["waits", "picks one type"])
 def test_what_a_policy_keeps_waiting_runs_all_the_same(wish):
-    """One always waits; the other runs words alone, whoever waits for the rest."""
+    """One policy always waits; the other runs words only, whatever else waits."""
 
     def decide(state):
         words = state.waiting[0] > 0
@@ -273,10 +273,10 @@ def test_a_wrong_decision_ends_its_requests(decide, message):
 
 
 def test_an_idle_server_does_not_wait_for_ever():
-    """A table without times would decide the same until somebody comes."""
+    """A table without times would decide to wait until another request comes."""
     model, instances = MODELS["tree decoder"]
     batched = eb.batch(model)
-    batched(PARAMS, instances)  # its types are known
+    batched(PARAMS, instances)  # makes the types known
     policy = policies()["machine"]
     with eb.Server(batched, PARAMS, policy=policy, patience_ms=1e9) as server:
         assert_same(
@@ -325,7 +325,7 @@ def test_a_policy_that_waits_does_not_keep_the_server_from_ending(way, monkeypat
 
 
 def test_windows_gather_requests():
-    """They run together, and nobody joins before they are done."""
+    """Requests of a window run together, and none joins until they are done."""
     seen = []
 
     def decide(state):
@@ -337,7 +337,7 @@ def test_windows_gather_requests():
         futures = [server.submit_nowait((k, k + 1)) for k in range(7)]
         for k, future in enumerate(futures[:6]):
             assert_same(future.result(60), tree(PARAMS, (k, k + 1)))
-        # The seventh waits for its window, or for the server to be drained.
+        # The seventh waits until its window ends or the server is drained.
     assert_same(futures[6].result(0), tree(PARAMS, (6, 7)))
     assert {state.in_flight for state in seen} == {3, 1}
     assert len(seen) == 3 * 2
@@ -366,7 +366,7 @@ def test_the_policy_knows_age_deadline_and_who_waits_outside():
         here = state.waiting > 0
         assert (state.oldest_ms[here] > 0).all() and (state.slack_ms[here] < 6e4).all()
         assert np.isinf(state.slack_ms[~here]).all()
-        # Older by the time since it came than the deadline is near.
+        # Age and remaining time add up to the deadline of 60 s.
         np.testing.assert_allclose(
             state.oldest_ms[here].max() + state.slack_ms[here].min(), 6e4, atol=50
         )
@@ -410,7 +410,7 @@ def test_warm_up_runs_what_the_policy_decides():
 @pytest.mark.parametrize("name", policies())
 @pytest.mark.parametrize("kind", ["parser", "tree decoder"])
 def test_two_parts_under_a_policy(kind, name, monkeypatch):
-    """While one part is on the device, the policy decides for the other."""
+    """While one part runs on the device, the policy decides for the other."""
     model, instances = MODELS[kind]
     expected = answers_alone(kind)
     monkeypatch.setattr(generation, "_TWO_PARTS", 4)
@@ -423,8 +423,8 @@ def test_two_parts_under_a_policy(kind, name, monkeypatch):
 
     monkeypatch.setattr(Generation, "_launch", counted)
     with eb.Server(eb.batch(model), PARAMS, policy=policies()[name]) as server:
-        with server._queue.changed:  # all of them join before the first wave
+        with server._queue.changed:  # all requests join before the first wave
             futures = [server.submit_nowait(each) for each in instances]
         for future, each in zip(futures, expected, strict=True):
             assert_same(future.result(60), each)
-    assert any(both) or name in ("run at once", "windows")  # four at once
+    assert any(both) or name in ("run at once", "windows")  # these admit four at once

@@ -1,4 +1,4 @@
-"""A server tells where the time of its slowest turns went, and starts few at once."""
+"""A server reports where its slowest turns spent time, and starts few at once."""
 
 import gc
 import time
@@ -20,7 +20,7 @@ def coarse():
 
 
 def slow(params, instance):
-    """Sleeps or collects garbage, before or after it looks at a value."""
+    """Calls one function before and one after it reads a value."""
     before, after = instance
     before()
     state = embed(params, 1)[0]
@@ -34,7 +34,7 @@ def nothing():
 
 
 def sleep():
-    """Sleeps for longer than anything else takes here."""
+    """Sleeps longer than anything else here takes."""
     time.sleep(0.3)
 
 
@@ -54,7 +54,7 @@ def test_time_is_charged_to_its_stage():
     assert first.start_ms >= 600 and first.started == 1
     assert second.resume_ms >= 300 and first.total_ms >= second.total_ms >= 300
     for turn in (first, second):
-        assert turn.off_cpu_ms >= 250  # asleep
+        assert turn.off_cpu_ms >= 250  # sleeping
         stages = turn.start_ms + turn.schedule_ms + turn.run_ms + turn.resume_ms
         assert stages == pytest.approx(turn.total_ms, rel=0.01)
     assert all(turn.total_ms <= second.total_ms for turn in rest)
@@ -95,7 +95,7 @@ def test_the_slowest_of_the_latest_turns_are_kept():
 
 @pytest.mark.parametrize("values_are_there", [True, False])
 def test_values_that_are_there_go_before_many_requests(monkeypatch, values_are_there):
-    """Few requests are started then; all of them are answered, the urgent first."""
+    """Then few requests start per turn; all are answered, urgent ones first."""
     monkeypatch.setattr(wave_loop, "_AT_ONCE", 2)
     monkeypatch.setattr(wave_loop, "_FEW", 1)
     monkeypatch.setattr(Generation, "has_values", lambda self: values_are_there)
@@ -103,7 +103,7 @@ def test_values_that_are_there_go_before_many_requests(monkeypatch, values_are_t
 
     def model(params, number):
         if number < 0:
-            time.sleep(0.3)  # until the others have come
+            time.sleep(0.3)  # until the others have arrived
         order.append(number)
         return embed(params, abs(number))
 

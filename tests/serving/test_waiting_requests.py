@@ -1,4 +1,4 @@
-"""Futures of requests, and requests that wait: cancelled, late, or too many."""
+"""Futures of requests, and waiting requests: cancelled, late, or too many."""
 
 import concurrent.futures
 import itertools
@@ -30,7 +30,7 @@ def coarse():
 
 
 def test_who_waits_for_a_cancelled_request_is_told():
-    """While it waits, while it runs, and when the server is closed."""
+    """Cancelled while it waits and while it runs."""
     with HeldServer(max_in_flight=1) as held:
         server = held.server
         waiting = [server.submit_nowait(k) for k in range(4)]
@@ -95,7 +95,7 @@ def test_cancelled_requests_leave_room_for_others():
 
 
 def test_a_request_that_waits_is_told_of_its_deadline():
-    """Though no other one ends, so that it never gets a place."""
+    """Even if no other request ends, so that it never joins."""
     with HeldServer(max_in_flight=1) as held:
         held.go_on.set()
         held.first.result(60)
@@ -119,7 +119,7 @@ def test_a_request_that_waits_is_told_of_its_deadline():
 
 
 def test_an_idle_server_tells_of_deadlines():
-    """A policy lets requests wait for company that never comes."""
+    """The policy makes requests wait for others that never come."""
     params = make_params()
     policy = ServingHeuristic("patient", LARGEST, 10**6, Admission(1e7, 4))
     with eb.Server(eb.batch(steps), params, policy=policy) as server:
@@ -132,7 +132,7 @@ def test_an_idle_server_tells_of_deadlines():
 
 
 def test_the_deadline_that_is_told_is_the_one_that_was_given(monkeypatch):
-    """However long the thread that submits stands still."""
+    """However long the submitting thread is delayed."""
     clock = itertools.count(1e6, 0.01)
     monkeypatch.setattr(queue.time, "perf_counter", lambda: next(clock))
     one, other = queue.Queue(8, Counts()).put([1, 2], 200.0, 0.0)
@@ -141,7 +141,7 @@ def test_the_deadline_that_is_told_is_the_one_that_was_given(monkeypatch):
 
 
 class PlainQueue:
-    """What a `Queue` does, by looking through all that waits, each time."""
+    """Reference `Queue` that searches all waiting requests each time."""
 
     def __init__(self):
         self.waiting = []
@@ -211,7 +211,7 @@ def test_a_queue_gives_what_one_that_looks_through_all_gives(monkeypatch, seed):
 
 
 def executed(call):
-    """How many instructions of Python a call executes."""
+    """The number of Python bytecode instructions that a call executes."""
     found = 0
 
     def count(frame, event, _):
@@ -230,7 +230,7 @@ def executed(call):
 
 
 def turn_of(waiting):
-    """A turn of a server's thread where so many wait: some are late, or cancelled."""
+    """Cost of a turn with `waiting` requests, some of them late or cancelled."""
     counts = Counts()
     own = queue.Queue(waiting + 100, counts)
     requests = own.put([None] * waiting, None, 0.0)
@@ -250,13 +250,13 @@ def turn_of(waiting):
 
 
 def test_a_turn_takes_as_long_however_many_wait():
-    """Else a server that has fallen behind never catches up."""
+    """Otherwise an overloaded server would never catch up."""
     few, many = turn_of(64), turn_of(6400)
     assert many < 1.5 * few
 
 
 def test_what_has_left_the_queue_is_forgotten():
-    """Also behind a request that waits for ever, and before deadlines have passed."""
+    """Even behind a request that waits forever, and before deadlines have passed."""
     own = queue.Queue(8, Counts())
     own.put([None], None, -1.0)
     for _ in range(5000):
@@ -268,7 +268,7 @@ def test_what_has_left_the_queue_is_forgotten():
 
 
 def test_numbers_of_numpy():
-    """Priorities that wrap, a deadline that would be rounded to infinity."""
+    """Priorities that would wrap, and a deadline that would round to infinity."""
     with HeldServer(max_in_flight=1) as held:
         priorities = [0, 3, np.uint8(5), np.int8(-128), np.uint8(0)]
         ended = []
@@ -286,7 +286,7 @@ def test_numbers_of_numpy():
 
 @pytest.mark.parametrize("how", ["cancelled", "late"])
 def test_what_nobody_waits_for_is_not_resumed(how):
-    """Not even where its values came with those of others, whose Python took long."""
+    """Not even where its values arrived with others', whose Python code took long."""
     params, resumed, submitted = make_params(), [], threading.Event()
     futures = []
 
@@ -303,7 +303,7 @@ def test_what_nobody_waits_for_is_not_resumed(how):
         return h
 
     with eb.Server(eb.batch(model), params) as server:
-        server.submit_nowait(5).result(60)  # what it compiles takes no time below
+        server.submit_nowait(5).result(60)  # compiles before the timed part
         server.submit_many([5, 6, 7])[-1].result(60)
         resumed.clear()
         deadline_ms = 200 if how == "late" else None

@@ -1,6 +1,6 @@
-"""What requests leave behind: nothing, however they end. Answers hold only themselves.
+"""Requests leave nothing behind, however they end; answers keep nothing else alive.
 
-Those that end without a wave are the ones that nothing else cleans up after.
+Nothing else cleans up after requests that end without a wave.
 """
 
 import gc
@@ -23,7 +23,7 @@ COUNT = 40
 
 
 class Kept:
-    """What a model makes, returns, or holds when it raises."""
+    """An object that a model returns, or that its exception holds."""
 
 
 class Failure(Exception):
@@ -73,7 +73,7 @@ def test_requests_that_end_without_a_wave(model):
                 assert isinstance(future.result(60), Kept)
             del future
         gc.collect()
-        # The last one may still be in the hands of the server's thread.
+        # The server's thread may still refer to the last one.
         assert sum(each() is not None for each in made) <= 1
         runners = [each for each in gc.get_objects() if type(each) is WaveRunner]
         assert runners, "the server has one"
@@ -90,7 +90,7 @@ def next_number(params, x):
 @pytest.mark.parametrize("decided", [False, True])
 @pytest.mark.parametrize("others", [range(3, 30), range(300, 600, 30)])
 def test_a_long_request_that_is_dropped_before_its_wave(others, decided):
-    """More of its calls wait than may, and none of them is to run."""
+    """More of its calls are pending than the limit, and none of them must run."""
     dropped = []
 
     def model(params, steps):
@@ -98,7 +98,7 @@ def test_a_long_request_that_is_dropped_before_its_wave(others, decided):
         for _ in range(steps):
             number = next_number(params, number)
         if steps > 1000:
-            dropped[-1].cancel()  # as its client hangs up
+            dropped[-1].cancel()  # as if its client disconnected
         return number
 
     options = {"policy": ServingHeuristic("oldest", OLDEST)} if decided else {}
@@ -107,7 +107,7 @@ def test_a_long_request_that_is_dropped_before_its_wave(others, decided):
             future.result(60)
         before = server.stats().nodes
         for _ in range(3):
-            with server._loop._queue.changed:  # all of them come in one turn
+            with server._loop._queue.changed:  # all requests arrive in one turn
                 dropped += server.submit_many([4200])
                 futures = server.submit_many(others)
             for steps, future in zip(others, futures, strict=True):
@@ -116,7 +116,7 @@ def test_a_long_request_that_is_dropped_before_its_wave(others, decided):
 
 
 def test_numbers_of_instances_begin_again():
-    """A server that answers a thousand requests a second has run out after 25 days."""
+    """A server with a thousand requests a second uses up all numbers in 25 days."""
 
     def model(params, steps):
         number = next_number(params, 0.0)
@@ -164,7 +164,7 @@ async def later(state):
 
 
 @pytest.mark.filterwarnings("ignore:coroutine 'later' was never awaited")
-@pytest.mark.filterwarnings("ignore:Python iterable type")  # of JAX
+@pytest.mark.filterwarnings("ignore:Python iterable type")  # from JAX
 @pytest.mark.parametrize(
     ("result", "message"),
     [
@@ -181,8 +181,8 @@ async def later(state):
 def test_results_in_which_nobody_would_find_handles(result, message):
     def model(params, word):
         if word < 0:
-            return Answer(word)  # without handles it is the user's own matter
-        if word == 2:  # its traceback leads to the handle, but it does not hold it
+            return Answer(word)  # allowed, because it holds no handles
+        if word == 2:  # only its traceback leads to the handle
             state = embed(params, word)
             try:
                 raise ValueError(word)

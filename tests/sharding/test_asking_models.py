@@ -1,4 +1,4 @@
-"""Models that ask for values do not run on several devices at once; their paths do."""
+"""Models that read values cannot be sharded, but their recorded rollouts can."""
 
 import pytest
 from asking_models import make_params, sample_words, shift_reduce

@@ -1,4 +1,4 @@
-"""The split of instances over devices, and the prediction of their work."""
+"""The split of instances among devices, and the prediction of their work."""
 
 from itertools import product
 
@@ -20,7 +20,7 @@ def loads(work, device, devices):
 
 
 def best_split(work, devices):
-    """Work of the busiest device in the best of all splits."""
+    """Work of the busiest device in the best split, by exhaustive search."""
     return min(
         max(loads(work, np.array(each), devices))
         for each in product(range(devices), repeat=len(work))
@@ -31,7 +31,7 @@ def best_split(work, devices):
 def test_the_busiest_device_is_near_the_best_split(work, devices):
     work = np.array(work, float)
     busiest = max(loads(work, balance(work, devices), devices))
-    # The bound of longest processing time first, which is tight.
+    # The tight bound of the longest-processing-time-first rule.
     bound = 4 / 3 - 1 / (3 * devices)
     assert busiest <= bound * best_split(work, devices) + 1e-9
 
@@ -55,7 +55,7 @@ def batched():
 
 
 def costs_of(batched, leaf_us, join_us):
-    """Costs that are all per node: chunks of one row."""
+    """A cost model with costs per node: all chunks have one row."""
     per_type = {"leaf": leaf_us, "join": join_us}
     keys = tuple(each.key for each in batched.types.types)
     return CostModel(
@@ -88,7 +88,7 @@ def test_no_node_is_for_nothing(batched):
 
 
 def test_costs_given_to_batch_decide_the_split(batched):
-    # Three nodes of which one is dear, and trees of one node: alike in number only.
+    # A tree of three nodes, one of them expensive, against three trees of one node.
     instances = [(1, 2), 1, 2, 3]
     batched.record_all(instances)
     costs = costs_of(batched, leaf_us=1.0, join_us=100.0)

@@ -1,4 +1,4 @@
-"""Collective operations: few of them, and the gradients of one device."""
+"""Collective operations: there are few, and gradients equal those on one device."""
 
 import re
 
@@ -75,7 +75,7 @@ def loss(params, plan, function):
 
 
 def operands(text, operation):
-    """How many arrays each collective operation of a compiled program takes."""
+    """The number of operands of each such operation in a compiled program."""
     lines = [line for line in text.splitlines() if f" {operation}(" in line]
     return [
         len(re.findall("%", line.split(f" {operation}(")[1].split(")")[0]))
@@ -126,7 +126,7 @@ def test_parameters_of_a_dtype_are_added_up_as_one_array():
 
     step = jax.jit(jax.grad(total, allow_int=True))
     text = step.lower(sharded.replicate(params), plan).compile().as_text()
-    # The vector of float32, and the only parameter of bfloat16.
+    # One for the float32 vector, and one for the only bfloat16 parameter.
     assert sum(operands(text, "all-reduce")) <= 2
     assert len(operands(text, "all-gather")) == 1
     assert not operands(text, "reduce-scatter")
@@ -158,7 +158,7 @@ def rotated(params, tree):
 @pytest.mark.parametrize("most_bytes", [0, 1 << 20])
 @pytest.mark.parametrize("unread", [(), (3,), (2, 2)])
 def test_gradients_of_complex_parameters_read_or_not(unread, most_bytes, monkeypatch):
-    """XLA ends the process where it adds up complex zeros that it knows."""
+    """XLA aborts the process when it sums constant complex zeros over devices."""
     monkeypatch.setattr(collectives, "MOST_BYTES", most_bytes)
     rng = np.random.default_rng(0)
 

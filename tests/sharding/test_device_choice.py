@@ -1,4 +1,4 @@
-"""One device or all of them: the faster one, by measurement."""
+"""`eb.choose_devices` measures one device and all of them, and picks the faster."""
 
 import logging
 
@@ -31,13 +31,13 @@ def sample():
 
 
 def fake_times(monkeypatch, *times):
-    """Has runs take these milliseconds, and returns what was measured."""
+    """Makes runs take these milliseconds; returns the list of measured runs."""
     measured = []
 
     def side_by_side(runs, rounds, most_ms):
         measured.extend(runs)
         for run in runs:
-            jax.block_until_ready(run())  # they can run
+            jax.block_until_ready(run())  # checks that they run
         return np.array(times)[:, None]
 
     monkeypatch.setattr(device_choice, "side_by_side", side_by_side)
@@ -89,8 +89,8 @@ def test_minibatches_of_a_loader(monkeypatch, caplog, batched, params, sample):
     [line] = [each.getMessage() for each in caplog.records]
     assert f"{TREES} instances, 2 a minibatch, planned anew: 3.00 ms" in line
     assert [each.batched for each in loaded] == [batched, found.function]
-    assert [each.epoch for each in loaded] == [1, 1]  # the whole sample, once each
-    losses = [run()[0] for run in measured]  # other minibatches, in the same order
+    assert [each.epoch for each in loaded] == [1, 1]  # the sample once each
+    losses = [run()[0] for run in measured]  # the next minibatches, in the same order
     np.testing.assert_allclose(*losses, rtol=1e-5)
     assert losses[0] > 0
 

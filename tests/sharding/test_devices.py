@@ -1,4 +1,4 @@
-"""Choosing devices, and every message about a wrong choice."""
+"""The choice of devices, and every error message about a wrong choice."""
 
 import re
 
@@ -124,7 +124,7 @@ def test_a_call_under_set_mesh(sharded):
 
 
 def test_devices_are_made_before_jax_runs():
-    count = jax.device_count() + 1  # which makes the devices
+    count = jax.device_count() + 1  # initializes the devices
     with pytest.raises(eb.EdbatchError, match="comes too late; call it right after"):
         eb.use_cpu_devices(count)
 

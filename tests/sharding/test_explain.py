@@ -1,4 +1,4 @@
-"""What a minibatch costs that is divided among devices."""
+"""`explain` of a sharded function: the costs of a minibatch on each device."""
 
 import json
 

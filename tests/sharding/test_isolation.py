@@ -1,4 +1,4 @@
-"""On several devices, too, what one instance holds changes no number of another."""
+"""Also on several devices, the content of one instance does not affect another."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Where there is one device there is nothing to choose."""
+"""With only one device there is nothing to choose."""
 
 import jax
 import pytest

@@ -1,4 +1,4 @@
-"""Two processes of one device each against one process."""
+"""Two processes with one device each, compared with one process."""
 
 import pytest
 from processes import run_processes

@@ -1,4 +1,4 @@
-"""Parameters on all devices are copies."""
+"""`replicate` copies the parameters to all devices."""
 
 import numpy as np
 import pytest

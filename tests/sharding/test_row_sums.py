@@ -1,4 +1,4 @@
-"""Dense gradients of large tables, added up over devices as rows."""
+"""Dense gradients of large tables, summed over devices as rows."""
 
 import math
 import re
@@ -70,7 +70,7 @@ def loss(params, plan, function):
 
 
 def added_up(step, *arguments):
-    """How many numbers the devices add up."""
+    """The number of array elements that the devices all-reduce."""
     text = jax.jit(step).lower(*arguments).compile().as_text()
     lines = [each for each in text.splitlines() if " all-reduce(" in each]
     shapes = [re.findall(r"[a-z]+\d+\[([\d,]*)\]", x.split("(%")[0]) for x in lines]
@@ -249,7 +249,7 @@ def test_a_second_derivative_is_refused():
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_a_sum_of_many_terms_goes_on_in_half_precision(dtype):
-    """At 256 in bfloat16, or 2,048 in float16, adding one changes nothing."""
+    """Adding 1 to 256 in bfloat16, or to 2,048 in float16, would change nothing."""
 
     @eb.cell
     def look_up(params, word):

@@ -1,4 +1,4 @@
-"""The code of docs/scaling.md runs, and prints what the guide says."""
+"""The code of docs/scaling.md runs, and prints the output in the guide."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Minibatches on two devices against the same on one, and against the model itself."""
+"""Minibatches on two devices, compared with one device and the unbatched model."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from edbatch.instance_results import split_instances
 pytestmark = [pytest.mark.devices, pytest.mark.usefixtures("quick_compiles")]
 
 SIZES = eb.Sizes(widths=(4, 16))
-COUNT = 7  # most tests have as many trees, and share compiled programs
+COUNT = 7  # most tests use 7 trees, so that they share compiled programs
 
 
 def batch(model, params):
@@ -44,7 +44,7 @@ def sharded(batched):
 
 
 def loss(params, plan, targets, apply):
-    """Depends on the order of the instances, as a user's own does."""
+    """A loss that depends on the order of the instances, as a user's loss may."""
     hidden, memory = apply(params, plan)
     return (targets[:, None] * hidden).sum() + (memory**2).mean()
 
@@ -99,7 +99,7 @@ def test_instances_are_split_by_work(sharded):
 
 
 def test_many_minibatches_need_one_compilation(params):
-    # Which operands are worth a loop of their own is learnt from the first minibatches.
+    # No slice variants: they are decided by the first minibatches.
     compiler = eb.Compiler(slices="never")
     sharded = eb.batch(encode, params=params, sizes=SIZES, compiler=compiler).sharded()
     minibatches = [sample_trees(seed, COUNT) for seed in range(4)]
@@ -109,7 +109,7 @@ def test_many_minibatches_need_one_compilation(params):
         plan = sharded.plan(each)
         sharded.apply(params, plan)
         most.add(max(plan.report.instances))
-    assert len(most) > 1  # or one compilation says little
+    assert len(most) > 1  # otherwise one compilation would prove little
     assert sharded.compiles == 1
 
 
@@ -149,7 +149,7 @@ def nested(params, lists):
         [[[1.0, 2.0], [3.0]], [], [[4.0], [5.0, 6.0, 7.0]], [[8.0]]],
         [[[1.0, 2.0, 3.0, 4.0]], [], []],  # all lists of one device are empty
         [[[], []], [[1.0], [2.0]]],
-        [[[1.0, 2.0]], [[3.0, 4.0]], [[5.0, 6.0]]],  # lengths do not differ
+        [[[1.0, 2.0]], [[3.0, 4.0]], [[5.0, 6.0]]],  # all lengths are equal
     ],
 )
 def test_lists_in_lists(instances):
@@ -181,7 +181,7 @@ def test_gradients_of_external_inputs():
 
 @pytest.mark.parametrize("shape", [(2, 1), (1, 2)])
 def test_a_mesh_of_two_axes(batched, params, shape):
-    """Devices along the other axis compute the same; no gradient counts twice."""
+    """Devices along the other axis repeat the work; no gradient is counted twice."""
     mesh = jax.make_mesh(shape, ("data", "model"))
     sharded = batched.sharded(mesh, axis="data")
     trees = sample_trees(seed=0, count=COUNT)
@@ -190,7 +190,7 @@ def test_a_mesh_of_two_axes(batched, params, shape):
 
 
 def test_some_devices_only(batched, params):
-    """Here the second of two; the parameters lie on the first."""
+    """Uses only the second of two devices; the parameters are on the first."""
     trees = sample_trees(seed=0, count=COUNT)
     second = jax.devices()[1]
     sharded = batched.sharded(jax.sharding.Mesh(np.array([second]), ("data",)))

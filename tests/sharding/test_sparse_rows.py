@@ -1,4 +1,4 @@
-"""Gradients of tables as rows and values on several devices."""
+"""Sparse gradients of tables, as rows and values, on several devices."""
 
 import math
 import re

@@ -52,7 +52,7 @@ def one_type(widths, chunk_us, switch_us=0.0):
 
 
 def cheapest_cut(widths, chunk_us, count):
-    """The cheapest chunks that hold `count` nodes, by trying all."""
+    """Cost of the cheapest chunks that hold `count` nodes, by exhaustive search."""
 
     @cache
     def best(rest):
@@ -88,7 +88,7 @@ def test_wide_batches_begin_with_widest_chunks(count):
 
 
 def test_a_schedule_costs_its_batches():
-    # a, b: the order of the costs; the graph's types are in another.
+    # The costs list type b before a; the graph's types are in another order.
     graph = tree("((bb)ab)a")
     costs = replace(COSTS, types=(TypeKey("b", "", 0), TypeKey("a", "", 0)))
     schedule = Depth().schedule(graph)
@@ -98,7 +98,7 @@ def test_a_schedule_costs_its_batches():
     assert costs.batch_us(costs.types[0], 3) == 5.5
 
 
-# ---- what a batch more costs ----
+# ---- the cost of one more batch ----
 
 
 def test_an_affine_cost_is_taken_apart_exactly():
@@ -246,7 +246,7 @@ def test_files_that_cannot_be_used(tmp_path):
 
 
 def changed(*path, value=None, delete=False):
-    """The file's JSON with one entry replaced or removed."""
+    """Returns the file's JSON with one entry replaced or removed."""
     content = json.loads(text_of(COSTS))
     inner = content
     for key in path[:-1]:

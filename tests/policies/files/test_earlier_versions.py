@@ -66,7 +66,7 @@ def test_a_training_record_of_version_1():
     for name in (*NEW_IN_2, "held_out_agenda_remaining"):
         del content["training"][name]
     policy = parse_policy(json.dumps(content))
-    # Nothing was tuned, and training waited as long as there were trials.
+    # Version 1 tuned nothing, and its patience was the number of trials.
     assert policy.training == replace(
         RECORD,
         generations=0,

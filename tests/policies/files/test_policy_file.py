@@ -139,7 +139,7 @@ def test_a_file_says_that_a_training_was_by_cost():
     by_cost = replace(POLICY, training=replace(RECORD, by_cost=True))
     text = policy_text(by_cost)
     assert parse_policy(text) == by_cost
-    # Earlier versions, which would refuse the entry, name the version instead.
+    # Earlier versions of edbatch would reject the entry; so they report the version.
     assert json.loads(text)["version"] == 4
     assert json.loads(policy_text(POLICY))["version"] == 3
     assert "by_cost" not in policy_text(POLICY)
@@ -229,7 +229,7 @@ def test_a_missing_file_in_a_folder_that_cannot_be_listed(tmp_path, monkeypatch)
     def refuse(path):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "iterdir", refuse)  # root may list all
+    monkeypatch.setattr(Path, "iterdir", refuse)  # root may list any folder
     with pytest.raises(PolicyError, match=r"a\.json: its folder cannot be listed"):
         load_policy(tmp_path / "a.json")
 
@@ -277,7 +277,7 @@ def test_every_truncation_is_an_error_that_says_so(tmp_path):
     path = tmp_path / "a.json"
     for length in range(0, len(text) - 2, 7):
         path.write_text(text[:length], encoding="utf-8")
-        # A text that ends in a brace cannot be told from one that is wrong inside.
+        # A text that ends in a brace looks like one that is wrong inside.
         closed = text[:length].rstrip().endswith("}")
         says = "is not" if closed else "is (empty|truncated); sa"
         with pytest.raises(PolicyError, match=f"a.json (ends too early and )?{says}"):

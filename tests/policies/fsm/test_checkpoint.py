@@ -34,7 +34,7 @@ def train(path=None, **others):
 
 
 def check_equal(policy, expected):
-    """Compares all but the time."""
+    """Compares everything except the elapsed time."""
     elapsed_s = expected.training.elapsed_s
     assert replace(policy.training, elapsed_s=elapsed_s) == expected.training
     assert policy.states == expected.states
@@ -42,7 +42,7 @@ def check_equal(policy, expected):
 
 
 def interrupt_at(number):
-    """A progress function that interrupts at a judgement, counting from 0."""
+    """A progress function that interrupts the judgement `number`, counting from 0."""
     count = itertools.count()
 
     def progress(*_):
@@ -80,7 +80,7 @@ def test_interrupted_again_and_again(encoding, tmp_path):
 
 
 def interrupt_in(name, number, monkeypatch, in_the_midst=False):
-    """Makes a function of training press Ctrl-C, or raise in the midst of a step."""
+    """Makes a training function press Ctrl-C, or raise in the middle of a step."""
     module = episode if name == "run_trial" else training_run
     function = getattr(module, name)
     count = itertools.count()
@@ -114,7 +114,7 @@ def test_resumed_after_ctrl_c(name, number, in_the_midst, tmp_path, monkeypatch)
     assert part.training.stopped == "interrupted"
     if path.exists():
         check_equal(train(path, resume=True), expected)
-    else:  # in the midst of the very first step
+    else:  # in the middle of the very first step
         assert in_the_midst and name == "run_trial" and number <= 2
 
 
@@ -253,7 +253,7 @@ def test_other_arrays(tmp_path):
 
 
 def changed(path, target, **entries):
-    """Writes a checkpoint with other JSON entries, or without some."""
+    """Copies a checkpoint with JSON entries replaced, or removed where `...`."""
     with np.load(path) as archive:
         arrays = dict(archive)
     rest = json.loads(str(arrays.pop("rest"))) | entries
@@ -284,7 +284,7 @@ def test_damaged_entries(entries, path, tmp_path):
 
 
 def spoil(arrays, name, how):
-    """Arrays of which compiled code must not see one, for it does not look."""
+    """Returns the arrays with one spoiled, which compiled code would not notice."""
     array = arrays[name].copy()
     if how == "shape":
         array = array[None]
@@ -316,7 +316,7 @@ def test_damaged_arrays(name, how, path, tmp_path):
 
 @pytest.mark.parametrize("num_types", [1, NUM_TYPES - 1, NUM_TYPES + 1])
 def test_arrays_for_another_number_of_types(num_types, path, tmp_path):
-    """As of a file by hand: that of another model has other minibatches, too."""
+    """The file is edited by hand: another model's would also differ in minibatches."""
     with np.load(path) as archive:
         arrays = dict(archive)
     empty = new_table(num_types)
@@ -405,7 +405,7 @@ def test_truncated_and_flipped_bytes(path):
             found = load_checkpoint(path, settings, NUM_TYPES)
         except PolicyError:
             continue
-        # Some bytes of an archive mean nothing, such as times.
+        # Some bytes of an archive have no effect, such as timestamps.
         assert (found.trial, found.curve) == (state.trial, state.curve)
         np.testing.assert_array_equal(found.table.value, state.table.value)
 
@@ -443,13 +443,13 @@ def test_what_is_saved_is_loaded(path, tmp_path):
 def test_digests_differ_where_minibatches_do():
     one = build([0, 0, 1], [[], [0], []], 2)
     others = [
-        build([0, 0, 1], [[], [], [0]], 2),  # the same operands, of another node
+        build([0, 0, 1], [[], [], [0]], 2),  # the same operands, read by another node
         build([0, 1, 1], [[], [0], []], 2),
         build([0, 0, 1], [[], [-1], []], 2),
         build([0, 0, 1], [[], [0], []], 3),
         replace(one, instance_nodes=np.array([2, 1], np.int32)),
         replace(one, type_keys=(TypeKey("t0", "", 0), TypeKey("t1", "", 0, 1))),
-        # Texts of types that agree, of types that do not.
+        # Types that differ although their texts are equal.
         replace(one, type_keys=(TypeKey("a@b", "", 0), TypeKey("c", "", 0))),
         replace(one, type_keys=(TypeKey("a", "b", 0), TypeKey("c", "", 0))),
     ]
@@ -462,7 +462,7 @@ def test_digests_differ_where_minibatches_do():
 
 
 def test_two_trainings_may_save_at_the_same_time(path, tmp_path, monkeypatch):
-    """Another one saves while this one is about to put its file in place."""
+    """One training saves while the other is about to put its file in place."""
     settings = json.loads(str(np.load(path)["rest"]))["settings"]
     state = load_checkpoint(path, settings, NUM_TYPES)
     own, replace_file = tmp_path / "own.npz", os.replace

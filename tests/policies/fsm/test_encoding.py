@@ -18,7 +18,7 @@ SIZES = st.lists(st.integers(0, 4), min_size=1, max_size=80)
 
 
 def frontier_with(sizes):
-    """A state with so many frontier nodes of each type."""
+    """A state with `sizes[t]` frontier nodes of each type t."""
     types = [t for t, size in enumerate(sizes) for _ in range(size)]
     structure = build(types, [[] for _ in types], len(sizes))
     state = start_frontier(structure)
@@ -27,9 +27,9 @@ def frontier_with(sizes):
 
 
 def expected(encoding, sizes):
-    """By the definition; `sizes` maps symbols to numbers of frontier nodes.
+    """The encoding by its definition; `sizes` maps symbols to frontier node counts.
 
-    In one instance without edges all types lower the smoothed bound alike.
+    In one instance without edges, all types have the same marginal gain.
     """
     present = sorted(symbol for symbol, size in sizes.items() if size)
     if encoding == "fall":
@@ -83,7 +83,7 @@ def test_may_encode_accepts_what_some_frontier_gives(encoding, sequence):
 
     sizes = {symbol: size(symbol) for symbol in range(4)}
     possible = bool(sequence) and expected(encoding, sizes) == sequence
-    if encoding == "fall":  # any two types, by how much their batches are worth
+    if encoding == "fall":  # any two types, in order of marginal gain
         possible = sequence and len(sequence) <= 2 and len({*sequence}) == len(sequence)
     assert may_encode(encoding, sequence) == bool(possible)
 

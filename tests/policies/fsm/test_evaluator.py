@@ -1,4 +1,4 @@
-"""Evaluation of tables during training."""
+"""Evaluation of Q-learning tables during training."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from edbatch.schedule.examples import chain, tree
 
 
 def evaluate(structure, cost=None):
-    """The result of an empty table, which follows the greedy heuristic."""
+    """Evaluates an empty table, which follows the greedy heuristic."""
     num_types = structure.num_types
     evaluator = Evaluator([structure], encoding_id("sort"), num_types, cost)
     return evaluator(new_table(num_types), BoundWeights(), 0)

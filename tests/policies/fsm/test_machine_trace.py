@@ -36,7 +36,7 @@ def test_each_step_is_that_of_the_schedule():
     assert trace.next_frontier.tolist() == [2, 0, 0, END] * 2
     assert trace.action.tolist() == [b, a, c, c] * 2
     assert trace.visits.tolist() == [4, 2, 2]
-    # Both b are ready, and the leaves are all at depth 0: ties go to a.
+    # Both b nodes are ready, and all leaves are at depth 0: ties go to a.
     assert trace.agenda.tolist() == trace.greedy.tolist() == [a, a, c, c] * 2
     assert [each.tolist() for each in trace.transitions()] == [
         [0, 0, 1, 2],
@@ -46,7 +46,7 @@ def test_each_step_is_that_of_the_schedule():
 
 
 def naive_choices(graph: Naive, done: set[int]) -> tuple[int, int]:
-    """What agenda and greedy choose, by their definitions."""
+    """The choices of agenda and greedy, by their definitions."""
     depths = graph.depths()
 
     def mean_depth(t: int) -> float:
@@ -62,7 +62,7 @@ def naive_choices(graph: Naive, done: set[int]) -> tuple[int, int]:
 
 @given(graphs(max_nodes=25, num_types=3), st.sampled_from(ENCODINGS))
 def test_heuristics_are_asked_on_the_machines_own_frontiers(structure, encoding):
-    # A machine that reverses the order of types, so that it strays from both.
+    # A machine with the types in reverse order, to differ from both heuristics.
     keys = tuple(reversed(structure.type_keys))
     states = [
         MachineState(frontier, frontier[-1])
@@ -79,7 +79,7 @@ def test_heuristics_are_asked_on_the_machines_own_frontiers(structure, encoding)
     assert len(trace.action) == len(batches)
     for step, (t, nodes) in enumerate(batches):
         agenda, greedy = naive_choices(graph, done)
-        # The machine's types are numbered from the other end.
+        # The machine numbers the types in reverse order.
         assert (trace.action[step], trace.agenda[step]) == (2 - t, 2 - agenda)
         assert trace.greedy[step] == 2 - greedy
         seen = trace.frontiers[trace.frontier[step]]

@@ -147,7 +147,8 @@ def test_actions_that_were_tried_seldom_do_not_compete_with_others():
 
 
 def test_fall_begins_with_the_type_of_largest_fall():
-    # Types 0 and 1 are ready; only 1 has all its nodes so, and lowers the bound.
+    # Types 0 and 1 are ready. Only type 1 has all its nodes ready, so only its batch
+    # lowers the bound.
     structure = build([0, 1, 0, 2], [[], [], [1], [2]], 3)
     _, episode = episode_of(structure, "fall", epsilon=0.0)
     assert episode.action.tolist() == [1, 0, 2]

@@ -7,7 +7,7 @@ MASK = 2**64 - 1
 
 
 def splitmix64(state):
-    """The published algorithm, with integers of any size."""
+    """The published algorithm, with Python's unbounded integers."""
     while True:
         state = (state + 0x9E3779B97F4A7C15) & MASK
         z = state

@@ -35,7 +35,7 @@ def machine(encoding, table, types=TREE.type_keys):
 
 
 def encoding_of(encoding, frontier, falls):
-    """The encoding of an oracle's frontier."""
+    """The encoding of the oracle's frontier."""
     present = sorted(frontier)
     if encoding == "fall":
         return tuple(best_two(falls()))
@@ -68,7 +68,7 @@ def oracle(policy, structure):
         return max(frontier, key=lambda t: (graph.ratio(done, t), -t))
 
     batches = graph.run(choose)
-    return batches, unseen if table else 0  # an empty table lacks nothing
+    return batches, unseen if table else 0  # an empty table has no unseen states
 
 
 def check(policy, structure):
@@ -80,7 +80,7 @@ def check(policy, structure):
 
 @st.composite
 def machines(draw, num_types=3):
-    """Machines with random tables, most of them poor ones."""
+    """Machines with random tables, most of them poor policies."""
     symbols = st.integers(0, num_types - 1)
     frontiers = st.lists(symbols, min_size=1, max_size=num_types + 1).map(tuple)
     table = draw(st.dictionaries(frontiers, symbols, max_size=20))
@@ -131,14 +131,14 @@ def test_without_states_it_is_the_greedy_heuristic():
 
 
 def test_after_an_unseen_state_the_table_is_used_again():
-    # a is unseen, then the bad choice of c at {b, c} is the table's.
+    # State a is unseen; later the table makes the bad choice of c at {b, c}.
     schedule = check(machine("base", {"b": "b", "bc": "c", "c": "c"}), TREE)
     assert schedule.unseen_states == 1
     assert [TREE.type_keys[t].cell for t in schedule.batch_type] == list("abcbc")
 
 
 def test_unseen_states_late_in_the_execution():
-    # The heads are computed in the middle of the execution and followed from there.
+    # The heads are computed in the middle of the schedule and updated from there.
     schedule = check(machine("base", {"a": "a"}), TREE)
     assert schedule.unseen_states == 3
     assert schedule.num_batches == 4
@@ -193,12 +193,13 @@ def test_many_types():
     assert schedule.unseen_states == 0
 
 
-# ---- binding to a graph whose types stand otherwise ----
+# ---- binding to a graph with other types or another order of types ----
 
 
 @given(machines(), graphs(num_types=3), st.permutations(range(3)))
 def test_the_order_of_the_graphs_types_does_not_matter(policy, structure, new):
-    # The fallback's ties go by the graph's types, so only machines without it agree.
+    # The fallback breaks ties by the order of the graph's types, so schedules are
+    # compared only where no state was unseen.
     renumbered = replace(
         structure,
         type_keys=tuple(structure.type_keys[new.index(t)] for t in range(3)),
@@ -262,7 +263,7 @@ def test_a_binding_is_made_once():
     assert policy.bind(TREE.type_keys) is policy.bind(tuple(TREE.type_keys))
 
 
-# ---- the encoding by falls ----
+# ---- the encoding by marginal gains ----
 
 
 @given(
@@ -346,7 +347,7 @@ def test_fall_on_a_deep_chain():
     assert schedule.num_batches == 100_000
 
 
-# ---- the object ----
+# ---- the StateMachine object ----
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)

@@ -66,7 +66,7 @@ def test_lattices_run_in_fewer_batches_than_by_any_heuristic():
     assert record.held_out_agenda_remaining < record.held_out_agenda
     assert record.held_out_agenda_remaining < record.held_out_depth
     assert not record.worse_than_greedy
-    # The policy generalizes beyond what selected it.
+    # The policy generalizes beyond the minibatches that selected it.
     fresh = sampled(LATTICES, 8, 2)
     ours, theirs = (
         sum(each.schedule(structure).num_batches for structure in fresh)
@@ -214,7 +214,7 @@ def test_evaluations_are_frequent_at_first_and_end_with_the_last_trial():
 
 
 def test_every_minibatch_takes_its_turn():
-    # In graph t all nodes have type t, so each gives the table one state.
+    # In graph t all nodes have type t, so each graph adds one state to the table.
     graphs = [build([t] * 2, [[], [0]], 4) for t in range(4)]
     policy = train_policy(graphs, graphs, encoding="base", trials=10)
     visits = {state.frontier: state.visits for state in policy.states}
@@ -222,7 +222,7 @@ def test_every_minibatch_takes_its_turn():
     assert policy.training.trials == 4
 
 
-# ---- the encoding by falls ----
+# ---- the encoding by marginal gains ----
 
 
 def test_a_curve_has_every_evaluation():
@@ -324,7 +324,7 @@ def test_any_integer_is_a_seed(seed):
     assert (same.states, same.weights) == (policy.states, policy.weights)
 
 
-# ---- where greedy meets the bound ----
+# ---- where greedy reaches the bound ----
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -345,7 +345,7 @@ def test_nothing_is_trained_where_greedy_meets_the_bound(encoding, monkeypatch):
         schedule = policy.schedule(each)
         expected = Greedy().schedule(each)
         assert schedule.batch_type.tolist() == expected.batch_type.tolist()
-        assert schedule.unseen_states == 0  # there is no table that lacks them
+        assert schedule.unseen_states == 0  # without a table no state is unseen
 
 
 @pytest.mark.parametrize("trees_in", ["graphs", "held_out"])

@@ -1,4 +1,4 @@
-"""Training of state machines: its graphs and arguments, also odd ones."""
+"""Training of state machines: graphs and arguments, including unusual ones."""
 
 import sys
 from dataclasses import replace
@@ -25,7 +25,7 @@ def test_graphs_recorded_at_different_times():
         policy = train_policy(train, held_out)
         assert policy.types == late.type_keys
         assert policy.training.stopped == "lower bound"
-        # Nothing can be learned of a type that is only in the held-out graph.
+        # Nothing can be learned about a type that occurs only in the held-out graph.
         assert (policy.training.held_out_unseen > 0) == (held_out == [late])
         for structure in (early, late):
             check_schedule(policy.schedule(structure), structure)
@@ -77,7 +77,7 @@ def test_whole_numbers_serve_as_fractions():
 
 @pytest.mark.parametrize("n_step", [2**63, sys.maxsize, sys.maxsize - 3])
 def test_more_steps_than_there_are_may_be_any_number(n_step):
-    graph = tree("(((a)b)c((a)c)b)d")  # no schedule of it meets the bound
+    graph = tree("(((a)b)c((a)c)b)d")  # none of its schedules reaches the bound
     ours, theirs = (
         train_policy([graph], [graph], encoding="sort", trials=20, n_step=each)
         for each in (n_step, 100)

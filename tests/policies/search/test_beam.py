@@ -29,7 +29,7 @@ def search(structure, width, limit=None, weight=None, log2_p=3, **others):
 
 
 def check(structure, result, limit, fewest):
-    """Checks all that a result claims against the fewest batches there can be."""
+    """Checks all claims of a result against the optimal number of batches."""
     if result.outcome == FOUND:
         schedule = schedule_of(structure, result.actions)
         check_schedule(schedule, structure)
@@ -44,7 +44,7 @@ def check(structure, result, limit, fewest):
 
 
 def check_widths_and_limits(structure, widths=(1, 2, 3), **others):
-    """Checks searches that may find anything, and those that look for the optimum."""
+    """Checks narrow searches, which may miss the optimum, and exhaustive ones."""
     fewest = fewest_batches(Naive(structure))(frozenset())
     for limit in {structure.num_nodes + 1, fewest + 1, fewest, max(0, fewest - 1)}:
         for width in widths:
@@ -89,7 +89,7 @@ def test_claims_are_true_of_graphs_with_repeated_operands(structure):
 
 @given(st.integers(0, 10**6), st.integers(1, 3))
 def test_claims_are_true_where_there_are_many_types(seed, width):
-    # Types beyond the 64 that go into a word.
+    # More types than the 64 that fit into a word.
     rng = np.random.default_rng(seed)
     small = sample_dag_structure(rng, instances=2, nodes=5, types=4)
     keys = (*(TypeKey(f"more{k}", "", 0) for k in range(63)), *small.type_keys)
@@ -141,7 +141,7 @@ def test_nothing_to_run(sizes):
     result = search(structure, 2, limit=1)
     assert (result.outcome, result.is_complete) == (FOUND, True)
     assert result.actions.tolist() == []
-    # There are no fewer batches than none.
+    # No schedule has fewer than 0 batches.
     result = search(structure, 2, limit=0)
     assert (result.outcome, result.is_complete) == (EXHAUSTED, True)
 
@@ -187,12 +187,12 @@ def test_it_stops_when_time_is_over():
 
 
 def test_it_stops_in_time_where_states_are_costly():
-    # Each state of an instance of 30,000 nodes takes a walk over all of them.
+    # Computing a state of an instance of 30,000 nodes visits all of them.
     n = 30_000
     operands = [[v - 1 - v * v % 11] if v >= 11 else [] for v in range(n)]
     structure = build([v * v % 7 % 3 for v in range(n)], operands, 3)
     search(structure, 2, max_ms=0.0)
     began = time.thread_time()
-    result = search(structure, 100, max_ms=50.0)  # in all it takes some thousand
+    result = search(structure, 100, max_ms=50.0)  # without the limit: some 1,000 ms
     assert time.thread_time() - began < 1
     assert result.outcome == STOPPED

@@ -1,4 +1,4 @@
-"""The search for least cost, against all schedules of small graphs."""
+"""The search for the least cost, compared with all schedules of small graphs."""
 
 import functools
 
@@ -54,14 +54,14 @@ def test_a_wide_search_finds_the_least_cost(structure, seed):
     schedule = schedule_of(structure, search.actions)
     check_schedule(schedule, structure)
     assert cost[schedule.batch_type].sum() == pytest.approx(least)
-    # Nothing is cheaper than that.
+    # Searching again finds nothing cheaper.
     search.actions = None
     search.run(200)
     assert search.actions is None
 
 
 def costs_of(structure, fixed):
-    """A model in which a batch costs so much, however many nodes it has."""
+    """A cost model with a fixed cost per batch, independent of its number of nodes."""
     return CostModel(
         types=structure.type_keys,
         widths=(64,),
@@ -73,7 +73,7 @@ def costs_of(structure, fixed):
 
 
 def either_way():
-    """Of a chain a, b and a chain b, a, only one type's nodes can share a batch."""
+    """Chains a, b and b, a: only the nodes of one of the types can share a batch."""
     return join_instances(
         chain("ab").type_keys, [[(0, []), (1, [0])], [(1, []), (0, [0])]]
     )

@@ -17,7 +17,7 @@ from edbatch.schedule.examples import tree
 
 
 def check(optimum, structure):
-    """Checks what is claimed against the fewest batches there can be."""
+    """Checks the claims of an `Optimum` against the optimal number of batches."""
     fewest = fewest_batches(Naive(structure))(frozenset())
     check_schedule(optimum.schedule, structure)
     assert lower_bound(structure) <= optimum.bound <= fewest
@@ -72,7 +72,8 @@ def test_parts_begin_with_the_instances_that_raise_the_bound_most():
     # Longest chains of two types in four instances.
     chains = np.array([[1, 1], [3, 1], [1, 2], [3, 0]], np.int32)
     parts = [each.tolist() for each in _parts(chains)]
-    # The longest; the only one that adds to it; then the longer of those that do not.
+    # First the longest, then the only one that raises the bound, then the others by
+    # decreasing length.
     assert parts == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 0]]
 
 

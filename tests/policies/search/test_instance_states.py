@@ -21,7 +21,7 @@ from edbatch.policies.search.instance_states import (
 
 
 class Walk:
-    """Follows states, making room where there is none."""
+    """Follows states, growing the arrays when they are full."""
 
     def __init__(self, structure):
         self.graph = instance_graph(structure)
@@ -41,7 +41,7 @@ class Walk:
 
     @property
     def used(self):
-        """The parts of the arrays that mean something."""
+        """The parts of the arrays that are in use."""
         size, frontier, bits, _ = self.states.used
         sizes = {"frontier": frontier, "bits": bits, "used": 4}
         return {
@@ -56,7 +56,7 @@ class Walk:
 
 
 def check_state(walk, state, structure, graph, part, done):
-    """Compares a state with what sets and paths say; returns what is ready."""
+    """Compares a state with the definitions; returns the ready nodes by type."""
     outside = {*range(graph.n)} - part
     ready = graph.frontier(done | outside)
     expected = sorted(v for batch in ready.values() for v in batch)
@@ -74,7 +74,7 @@ def check_state(walk, state, structure, graph, part, done):
 
 
 def check_all(structure, most=400):
-    """Goes through the states of all instances, by sets of nodes that have run."""
+    """Visits the states of all instances, keyed by the set of nodes that have run."""
     graph = Naive(structure)
     walk = Walk(structure)
     found = {}
@@ -125,7 +125,7 @@ def test_longer_instances_than_a_word_has_bits():
 
 
 def join_many(sizes, types=2):
-    """Instances of so many nodes, all ready, whose types take turns."""
+    """Instances with `sizes` nodes, all ready, whose types alternate."""
     keys = tuple(TypeKey(f"t{k}", "", 0) for k in range(types))
     return join_instances(keys, [[(v % types, []) for v in range(n)] for n in sizes])
 
@@ -133,7 +133,7 @@ def join_many(sizes, types=2):
 def test_instances_without_nodes_and_of_one_node():
     structure = join_many([0, 1, 0, 2, 1])
     found, walk = check_all(structure)
-    assert len({*walk.start.tolist()}) == 5  # equal sets of several instances differ
+    assert len({*walk.start.tolist()}) == 5  # equal sets, other instances
     assert len(found) == 1 + 2 + 1 + 4 + 2
 
 
@@ -146,7 +146,7 @@ def test_nothing_to_run(sizes):
 
 @pytest.mark.parametrize("types", [64, 65, 130])
 def test_many_types(types):
-    # Two nodes of each type, of which every third reads the node before.
+    # Two nodes of each type; every third node reads the previous one.
     operands = [[v - 1] if v % 3 == 2 else [] for v in range(2 * types)]
     structure = build([v % types for v in range(2 * types)], operands, types)
     found, walk = check_all(structure, most=10)
@@ -155,14 +155,14 @@ def test_many_types(types):
 
 
 def test_many_states():
-    # Any set of 11 types may have run: 2048 states, found again in any order.
+    # Any subset of 11 types may have run: 2048 states, each reached in many orders.
     found, walk = check_all(build(range(11), [[]] * 11, 11), most=10_000)
     assert len(found) == walk.states.used[0] == 2**11
     assert len(walk.states.key) >= 2**11
 
 
 def test_a_node_with_very_many_readers_and_one_that_reads_them_all():
-    # Linear, not quadratic, in the readers of a batch.
+    # Must be linear, not quadratic, in the readers of a batch.
     n = 100_000
     structure = build([0, *[1] * n, 0], [[], *[[0]] * n, [*range(1, n + 1)] * 2], 2)
     walk = Walk(structure)

@@ -38,7 +38,7 @@ def lattices(seed, count, instances=6):
 
 
 def check(searched, structure):
-    """Checks a search's schedule against its policy's."""
+    """Checks the schedule of a search against the schedule of its policy."""
     alone = searched.policy.schedule(structure)
     schedule = searched.schedule(structure)
     check_schedule(schedule, structure)
@@ -178,7 +178,7 @@ def test_a_search_that_had_no_time_claims_nothing():
     assert search.limit == structure.num_nodes + 1
 
 
-# ---- the object ----
+# ---- the BeamSearch object ----
 
 
 def test_its_name_is_that_of_the_policy_and_more():

@@ -1,4 +1,4 @@
-"""State machines for serving: what they see, their files, and their training."""
+"""State machines for serving: their states, files and training."""
 
 import json
 from dataclasses import replace
@@ -39,7 +39,7 @@ from edbatch.schedule.serving import LOOK, WAIT, Arrivals, ServingConfig
 from edbatch.schedule.serving.kernels import View
 from edbatch.schedule.serving.simulation import Simulation, new_view
 
-# Load 3 and no batch yet: widest and oldest is c, the best ratio has a.
+# Load 3 and no batch yet: c is the widest and oldest type, a has the best ratio.
 LEADERS = MachineState(3, 0, (2, 2, 0))
 
 
@@ -89,7 +89,7 @@ def test_a_state_is_packed_as_it_is_encoded(seed, num_types, encoding):
         ({LEADERS: 0}, STATE, 0),
         ({LEADERS: WAIT}, STATE, WAIT),
         ({LEADERS: LOOK}, STATE, 2),  # not allowed at the beginning of a wave
-        ({LEADERS: 1}, STATE, 2),  # nothing of it waits
+        ({LEADERS: 1}, STATE, 2),  # no node of type 1 is waiting
         ({LEADERS: 0}, replace(STATE, in_flight=9), 0),
         ({LEADERS: 0}, replace(STATE, in_flight=15), 2),
         ({LEADERS: 0}, replace(STATE, batches=1), 2),
@@ -122,7 +122,7 @@ def test_a_machine_for_a_model_with_more_types_than_it_sees(encoding):
         found = machine({state: 0}, encoding).for_types(moved)
         assert [*found.states.values()] == ([place] if place < most else [])
         assert found.for_types(KEYS).states == ({state: 0} if place < most else {})
-    # What stands for all types beyond is no type in particular.
+    # The symbol for all further types is not one of the types.
     if encoding == "leaders":
         beyond = replace(
             machine({}),
@@ -198,7 +198,7 @@ def test_a_machine_without_states_serves_as_its_heuristic():
 
 
 def test_a_trained_machine_without_states_is_its_heuristic():
-    """Its limit on rows included, in training and after it."""
+    """This includes the heuristic's limit on rows, both in training and afterwards."""
     config = ServingConfig(affine_costs(LATTICES.num_types, max_rows=128), 0.1)
     task = Task(LATTICES, config, (Arrivals(20_000),), Objective("mean"), 200)
     (ready,) = (
@@ -213,7 +213,7 @@ def test_a_trained_machine_without_states_is_its_heuristic():
     assert unlimited.batches < theirs.batches
     ours = serve(own, LATTICES, config, trace)
     np.testing.assert_array_equal(ours.finish_ms, theirs.finish_ms)
-    # An episode without chance and without knowledge.
+    # An episode with an empty table and without exploration.
     lesson = _lesson(Validation(task), ready, 0)._replace(epsilon=0.0)
     simulation = Simulation(
         LATTICES, config, trace.instance, trace.arrival_ms, track_heads=True
@@ -251,7 +251,7 @@ def test_training_is_no_worse_than_its_heuristic_and_follows_the_seed():
     own = trained()
     record = own.training
     assert record.method == "q-learning" and record.generations == 30
-    # The best heuristic of each rate, which may let requests join in windows.
+    # The best heuristic for each rate, which may admit requests in windows.
     bare = replace(own, states={})
     traces = [
         draw_trace(LATTICES, Arrivals(2500), 150, 1_000_001 + k) for k in (0, 1, 2)

@@ -43,7 +43,7 @@ from edbatch.schedule.serving.policy import check_decision
 
 
 def rule(waiting=(-9.0, 0, 3, 0), **columns):
-    """A rule whose weights are named, per type."""
+    """A rule; keyword arguments give the weights of a feature, one per type."""
     rows = [[columns.get(f, [0, 0, 0])[t] for f in FEATURES] for t in range(3)]
     weights = tuple(tuple(map(float, row)) for row in rows)
     return ServingRule(KEYS, weights, tuple(map(float, waiting)), 10.0)
@@ -62,7 +62,7 @@ def test_the_agenda_goes_by_mean_depth_of_the_model_s_types():
     assert agenda.for_types(KEYS).decide(STATE) == 2
     reordered = KEYS[::-1]
     assert agenda.for_types(reordered).decide(STATE) == 0
-    # A type that it does not know is as deep as the average.
+    # An unknown type has the average depth.
     other = TypeKey("x", "", 0)
     assert agenda.for_types((KEYS[0], KEYS[1], other)).decide(STATE) == 2
     assert agenda.for_types((other, KEYS[1], KEYS[0])).decide(STATE) == 0
@@ -183,7 +183,7 @@ def test_windows_run_to_their_end_in_one_wave():
     policies = {each.name: each for each in serving_heuristics(library)}
     for name in ("run at once", "window 5 ms"):
         served = serve(policies[name], library, config, trace)
-        # All that are answered together make a wave.
+        # Requests that are answered together ran in one wave.
         assert served.waves == len(np.unique(served.finish_ms))
     at_once, window = (
         serve(policies[name], library, config, trace)

@@ -34,7 +34,7 @@ LATTICES = sample_library(sample_lattice_structure, 12, 0)
 COSTS = affine_costs(LATTICES.num_types, fixed_ms=0.05, max_rows=64)
 CONFIG = ServingConfig(COSTS, 0.1)
 RATE = [Arrivals(2500)]
-# Agenda, oldest first and cells first come take long here, as their queues grow.
+# Agenda, oldest first and cells first come are slow here, because their queues grow.
 FAST = [
     each
     for each in serving_heuristics(LATTICES)
@@ -72,7 +72,8 @@ def test_the_seed_decides_what_is_learned(rule):
 
 
 def test_heuristics_that_are_equally_good_are_kept_as_they_stand(monkeypatch):
-    # Three groups, the best last; on some machines NumPy gives its last two by default.
+    # Three groups of equal losses, the best last. On some machines NumPy's default sort
+    # would give the last two of that group.
     losses = {str(k): 3.0 - k // 8 for k in range(24)}
     monkeypatch.setattr(Task, "values", lambda _, each, __: np.array([losses[each]]))
     task = Task(LATTICES, CONFIG, tuple(RATE), Objective("mean"), 5)
@@ -128,7 +129,7 @@ def test_training_starts_from_the_heuristic(heuristic):
 
 @pytest.mark.parametrize("length", [5, 30, 200])
 def test_training_starts_from_the_agenda_of_deep_models(length):
-    """The deepest type comes last, and yet before waiting."""
+    """The deepest type scores lowest, but still higher than waiting."""
     library = InstanceLibrary.of([chain("c" + "a" * length + "b")])
     agenda = serving_heuristics(library)[0]
     config = ServingConfig(affine_costs(library.num_types))
@@ -203,7 +204,7 @@ def test_a_file_holds_the_limit_on_rows(rule, tmp_path):
     path = tmp_path / "rule.json"
     limited = replace(rule, max_rows=np.int64(16))
     assert load_serving_policy(limited.save(path)) == limited
-    # Versions that do not know the limit refuse the file; without one they read it.
+    # Versions without the limit reject such a file; they read files that have no limit.
     assert json.loads(path.read_text())["version"] == 5
     assert load_serving_policy(rule.save(path)).max_rows is None
     content = json.loads(path.read_text())
@@ -302,13 +303,13 @@ def test_a_policy_that_keeps_waiting_is_given_up():
 
 
 def test_slow_policies_are_not_given_up():
-    """One node after the other, each in a wave of its own after a wait."""
+    """The policy runs one node at a time, each in a separate wave after a wait."""
     library = InstanceLibrary.of([chain("ab")])
     config = ServingConfig(affine_costs(2), 5.0)
     slow = replace(serving_heuristics(library)[0], max_rows=1)
     trace = draw_trace(library, Arrivals(10_000), 3000, 0)
     assert np.isfinite(serve(slow, library, config, trace).finish_ms).all()
-    # To wait for a deadline is no reason, either.
+    # A policy that waits for a deadline is not given up, either.
     lazy = ServingRule(
         library.type_keys,
         ((-30.0, *[0.0] * 5, 60.0, 0.0),) * 2,
@@ -398,7 +399,7 @@ def test_costs_of_types_that_were_not_measured():
 
 
 def test_batches_whose_measured_cost_is_nothing():
-    """As costs are that were measured beside much other work."""
+    """Measured costs can be 0 on a busy machine."""
     key = TypeKey("a", "", 0)
     nothing = CostModel((key,), (2, 4), ((0.0, 0.5),), (2,), (1.0,))
     assert batch_costs(nothing, (key,), 4).tolist() == [[0, *[0.001] * 4]]

@@ -13,7 +13,7 @@ def test_the_power_is_two_to_the_squarings(power):
 
 def test_weights_go_where_the_types_are():
     weights = BoundWeights((2.0, 3.0, 4.0), path=5.0)
-    # The graph has the second type, the first, one of its own; the third it has not.
+    # The graph has the second type, the first, and an unknown one, but not the third.
     weight, _ = weights.arrays(np.array([1, 0, -1, 2], np.int32), 3)
     assert weight.tolist() == [3.0, 2.0, 1.0, 5.0]
     assert weight.dtype == np.float64

@@ -20,7 +20,7 @@ def start(structure):
 
 
 def remaining(structure, done):
-    """The graph of the nodes that have not run."""
+    """The graph of the nodes that have not run yet."""
     graph = Naive(structure)
     left = [v for v in range(graph.n) if v not in done]
     number = {v: k for k, v in enumerate(left)}

@@ -18,7 +18,7 @@ def test_the_mean_rate_is_what_was_asked_for(burst):
 
 
 def dispersion(arrivals):
-    """Variance over mean of the number of arrivals in 50 ms; 1 of a Poisson process."""
+    """Variance over mean of the arrivals in 50 ms; 1 for a Poisson process."""
     times = arrivals.draw(np.random.default_rng(1), 100_000)
     counts = np.histogram(times, np.arange(0, times[-1], 50.0))[0]
     return counts.var() / counts.mean()
@@ -56,10 +56,10 @@ def test_arrivals_of_a_seed_are_those_of_all_states_at_once(rate):
 
 
 def test_few_arrivals_in_a_long_time():
-    """Their cost grows with the time, and not with its square."""
+    """The cost of drawing them is linear in the time, not quadratic."""
     start = time.process_time()
     times = Arrivals(rate=0.005, burst=4).draw(np.random.default_rng(0), 200)
-    assert times[-1] > 1e7  # ms: some hundred thousand states
+    assert times[-1] > 1e7  # ms: several hundred thousand states
     assert time.process_time() - start < 3
 
 

@@ -31,7 +31,7 @@ def library_of(rng, count):
     while len(found) < count:
         nodes = int(rng.integers(1, 8))
         seed = int(rng.integers(1000))
-        # The types of the first draw are those of all: their arities are drawn first.
+        # Every graph gets the type keys of the first one.
         fixed = np.random.default_rng(seed)
         each = sample(fixed, nodes=nodes)
         if not found or each.type_keys == found[0].type_keys:
@@ -51,7 +51,7 @@ def library_of(rng, count):
 
 
 def plain(structure):
-    """Types of the nodes, and what each reads."""
+    """The type and the operands of each node."""
     start, nodes = structure.operand_start, structure.operand_node
     operands = [
         [int(u) for u in nodes[start[v] : start[v + 1]] if u >= 0]
@@ -117,7 +117,7 @@ def test_against_a_server_in_plain_python(seed, window, most, overhead):
 
 
 def picture(admission, decisions, arrivals=(0.0, 0.5)):
-    """Two chains a-b at a server where a batch takes 1 ms and a wave 0.25 more."""
+    """Two chains a-b on a server where a batch takes 1 ms and a wave adds 0.25 ms."""
     library = InstanceLibrary.of([chain("ab")])
     config = ServingConfig(np.ones((2, 9)), 0.25, admission, quantum_ms=2.0)
     simulation = Simulation(library, config, [0] * len(arrivals), list(arrivals))
@@ -136,21 +136,21 @@ def picture(admission, decisions, arrivals=(0.0, 0.5)):
 @pytest.mark.parametrize(
     ("admission", "decisions", "finish", "waves"),
     [
-        # Both nodes in a wave; the second request joins at its end.
+        # Both nodes run in one wave; the second request joins at its end.
         (Admission(), ["a", "b", "a", "b"], [2.25, 4.5], 2),
-        # A look lets it join, for the overhead of a wave.
+        # A look lets it join, at the cost of the overhead of a wave.
         (Admission(), ["a", "look", "a", "b"], [3.5, 3.5], 2),
-        # Waiting for it costs the first half a millisecond.
+        # Waiting for it costs the first request half a millisecond.
         (Admission(), ["wait", "a", "b"], [2.75, 2.75], 1),
-        # A request that has run to its end is answered with its wave: b runs for the
+        # A request that is done is answered at the end of its wave: b runs for the
         # first alone, then a and b for the second.
         (Admission(), ["a", "look", "b1", "a", "b"], [4.5, 4.5], 2),
         (Admission(), ["a", "look", "b1", "look", "a", "b"], [2.5, 4.75], 3),
-        # A window of a millisecond holds both, one of two requests is full at once.
+        # A window of 1 ms gathers both; a window of two requests is full at once.
         (Admission(1.0, 8), ["a", "b"], [3.25, 3.25], 1),
         (Admission(1.0, 2), ["a", "b"], [2.75, 2.75], 1),
         (Admission(0.0, 8), ["a", "b", "a", "b"], [2.25, 4.5], 2),
-        # In a window a look lets nobody join.
+        # With windows, a look lets no request join.
         (Admission(0.0, 8), ["a", "look", "b", "a", "b"], [2.5, 4.75], 3),
         (Admission(None, 1), ["a", "look", "b", "a", "b"], [2.5, 4.75], 3),
     ],
