@@ -1,4 +1,4 @@
-"""Models that ask for values on the way, and their unbatched specification."""
+"""Models that call `eb.value` while they run, and their unbatched specification."""
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +52,7 @@ def make_params(seed=0, hidden=HIDDEN):
 
 
 def shift_reduce(params, words):
-    """A parser: joins the two top states of a stack, or pushes, by a computed score."""
+    """A parser: a computed score decides whether to join the top two states or push."""
     stack, rest, actions = [], list(words), []
     while rest or len(stack) > 1:
         push = len(stack) < 2
@@ -115,7 +115,7 @@ def sample_words(count, seed=0):
 
 
 def steps(params, count):
-    """Takes so many steps, each after a look at the last."""
+    """Takes `count` steps and asks for the value of each before the next."""
     state = embed(params, count % 12)[0]
     for _ in range(count):
         state = turn(

@@ -1,4 +1,4 @@
-"""Options of the persistent cache, and filters of warnings, put back afterwards."""
+"""Restores options of the persistent cache and warning filters after a block."""
 
 import warnings
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ OPTIONS = (
 
 @contextmanager
 def own_cache_options() -> Iterator[None]:
-    """Lets a block open another cache."""
+    """Lets a block open another cache, and restores the options afterwards."""
     before = {name: getattr(jax.config, name) for name in OPTIONS}
     filters = list(warnings.filters)
     try:

@@ -1,4 +1,4 @@
-"""Chromium for tests of pages; they are skipped where there is none."""
+"""Chromium for tests of web pages, which are skipped if it is not installed."""
 
 import shutil
 from collections.abc import Iterator

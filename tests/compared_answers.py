@@ -1,4 +1,4 @@
-"""Answers of servers, compared with those of the model."""
+"""Compares a server's answers with the results of the unbatched model."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""Gradients of a batched model, against those of the model of one instance."""
+"""Compares gradients of a batched model with those of the unbatched model."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from edbatch.graph.context import jitted_cells
 
 
 def assert_same_gradient(model, params, instances, read=lambda output: output, **how):
-    """Compares the gradient of what is read of the outputs; returns the plan."""
+    """Compares gradients of a loss over `read(output)`; returns the plan."""
     batched = eb.batch(model, params=params, **how)
     plan = batched.plan(instances)
 
@@ -17,7 +17,7 @@ def assert_same_gradient(model, params, instances, read=lambda output: output, *
         return sum(jnp.sin(each).sum() for each in jax.tree.leaves(read(output)))
 
     found = jax.grad(lambda params: total(batched.apply(params, plan)))(params)
-    with jitted_cells():  # else a cell's loops are compiled for each of its calls
+    with jitted_cells():  # without it, a cell's loops are compiled for each call
         expected = jax.grad(
             lambda params: sum(total(model(params, each)) for each in instances)
         )(params)

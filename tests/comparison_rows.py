@@ -1,8 +1,8 @@
-"""Rows of comparisons, made up."""
+"""Made-up `Comparison` rows."""
 
 from edbatch.policies import Comparison
 
-# Of a row as JSON, in their order.
+# Keys of a row in JSON, in order.
 KEYS = [
     "batch_size",
     "policy",
@@ -18,7 +18,7 @@ KEYS = [
 def row(
     policy: str, batches: float, bound: float, worst: float, ratio: float | None = None
 ) -> Comparison:
-    """A row of a policy; its mean ratio is that of the means unless given."""
+    """A policy's row; unless given, its mean ratio is the ratio of the means."""
     return Comparison(
         policy=policy,
         batches=(round(batches),),

@@ -1,4 +1,4 @@
-"""Counts what each test compiles, by JAX and by Numba: the option `--compiles`.
+"""The option `--compiles`: counts what JAX and Numba compile in each test.
 
 A pytest plugin, so that processes of pytest-xdist count too and one report shows all.
 """
@@ -18,7 +18,7 @@ Row = tuple[str, list[float]]
 
 
 class _NumbaTime(event.Listener):
-    """Adds up the outermost compiles, which contain those of the kernels they call."""
+    """Adds up the time of outermost compilations, including kernels that they call."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -39,7 +39,7 @@ class _NumbaTime(event.Listener):
 
 
 class CompileReport:
-    """Counts compiles around each test, and prints the tests that have most.
+    """Counts compilations during each test, and prints the tests with the most.
 
     Args:
         shown: How many tests to print.
@@ -104,13 +104,13 @@ class CompileReport:
 
 
 def _cpu_seconds() -> float:
-    """CPU time of this process and of those that it started and that have ended."""
+    """CPU time of this process and of its child processes that have ended."""
     both = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
     return sum(each.ru_utime + each.ru_stime for each in map(resource.getrusage, both))
 
 
 def _added_up(rows: list[Row], group: Callable[[str], str]) -> list[Row]:
-    """The sums of the rows of a group."""
+    """The sum of the rows of each group."""
     sums: dict[str, list[float]] = {}
     for name, counts in rows:
         before = sums.setdefault(group(name), [0.0] * len(counts))

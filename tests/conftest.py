@@ -1,4 +1,4 @@
-"""What every test runs under: strict JAX, an empty folder, and the fixtures."""
+"""Settings of all tests (strict JAX, an empty working folder) and shared fixtures."""
 
 import contextlib
 import gc
@@ -26,22 +26,22 @@ from edbatch.target import CPU
 
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
 
-# One program per signature, in processes that tests start as well; tests of tiers ask
-# for more.
+# One program per signature, also in processes that tests start; tests of tiers change
+# this setting.
 os.environ["EDBATCH_TIERS"] = "fine"
-os.environ["EDBATCH_CACHE_DIR"] = "off"  # commands leave the user's programs alone
+os.environ["EDBATCH_CACHE_DIR"] = "off"  # commands do not touch the user's programs
 edbatch.use_tiers("fine")
 jax.config.update("jax_enable_x64", False)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# Jaxprs and modules live long: to look through them every 700 objects is a tenth of
-# the time of a process that has run for some minutes. Reference counts do the rest.
+# Jaxprs and modules live long: a collection every 700 objects takes a tenth of the
+# time of a process that has run for some minutes. Reference counts free the rest.
 gc.set_threshold(50_000, 10, 10)
 
 SLOW_LIMIT_S = 3600
 
 IN_CI = "CI" in os.environ
-# No deadline: the first example of a property pays for the compile.
+# No deadline: the first example of a property includes the compilation.
 hypothesis.settings.register_profile(
     "edbatch",
     deadline=None,
@@ -88,9 +88,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files come first.
+    """Runs the longest files first, and gives slow tests an hour.
 
-    Slow tests have an hour, where pytest-timeout is installed and limits others.
+    The limit is set only if pytest-timeout is installed, which limits the other tests.
     """
     place = {PROJECT_ROOT / "tests" / name: k for k, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path, len(place)))
@@ -116,9 +116,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="module")
 def quick_compiles() -> Iterator[None]:
-    """Compiles in a hurry, to slower programs: for tests whose time goes into it.
+    """Compiles faster, to slower programs: for tests that mostly compile.
 
-    Processes that they start do, too. Others compile as users do.
+    Processes that these tests start do so, too. Other tests compile as users do.
     """
     with pytest.MonkeyPatch.context() as patch, quick_compile():
         patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
@@ -127,17 +127,17 @@ def quick_compiles() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def few_programs() -> Iterator[None]:
-    """Drops compiled programs long before there are too many."""
+    """Drops compiled programs long before they reach the limit on memory regions."""
     yield
     drop_programs_if_many()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_collections() -> None:
-    """Hides what is in use before a file from Python's collector.
+    """Hides the objects that exist before a file from Python's garbage collector.
 
-    Programs of other files are millions of objects, which each test that collects
-    would look through.
+    Programs of other files are millions of objects, and each collection in a test would
+    traverse them.
     """
     gc.collect()
     gc.freeze()
@@ -145,19 +145,19 @@ def quick_collections() -> None:
 
 @pytest.fixture(autouse=True)
 def own_lowered_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keeps no lowered programs, and forgets the folder that a test opens for them."""
+    """Stores no lowered programs, and closes the folder that a test opens for them."""
     monkeypatch.setattr(FOLDER, "opened", None)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def tried_options() -> None:
-    """What edbatch compiles to try options of XLA, no test counts."""
+    """Tries XLA's options first, so that no test counts the programs this compiles."""
     try_options(CPU)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def benchmarks_do_not_collect() -> Iterator[None]:
-    """Lets benchmarks leave Python's collector alone, which would look through all."""
+    """Keeps benchmarks from running Python's garbage collector over all objects."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measure, "little_garbage", contextlib.nullcontext)
         yield
@@ -165,7 +165,7 @@ def benchmarks_do_not_collect() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def ctrl_c() -> None:
-    """Lets Ctrl-C interrupt, as in a terminal; a shell's background jobs ignore it."""
+    """Enables Ctrl-C as in a terminal; background jobs of a shell ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -188,7 +188,7 @@ def project_root() -> Path:
 
 @pytest.fixture(scope="session")
 def shared_data(request: pytest.FixtureRequest) -> Path:
-    """The folder of public data sets; skips the test where there is none."""
+    """The folder of public data sets; skips the test if it does not exist."""
     named = request.config.getoption("--shared-data")
     if named is None:
         folder = PROJECT_ROOT.parent / "shared" / "data"

@@ -1,4 +1,4 @@
-"""What the tests of models against NumPy share: parameters and the LSTM."""
+"""Shared by the tests of models against NumPy: parameters and the LSTM."""
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ def sigmoid(x):
 
 
 def random_like(params, seed):
-    """Parameters of these shapes, without the zeros that could hide a mistake."""
+    """Random parameters of the same shapes; zeros could hide a mistake."""
     rng = np.random.default_rng(seed)
     return jax.tree.map(
         lambda p: rng.normal(0, 0.5, p.shape).astype(np.float32), params
@@ -25,12 +25,12 @@ def wide(params):
 
 
 def gate(own, x, h):
-    """A gate before it is squashed."""
+    """A gate's pre-activation."""
     return x @ own["W"] + h @ own["U"] + own["b"]
 
 
 def lstm_states(params, inputs):
-    """The h at each step."""
+    """The hidden state h at each step."""
     h, c = params["h"], params["c"]
     found = []
     for x in inputs:

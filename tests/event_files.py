@@ -1,16 +1,16 @@
-"""What event files of TensorBoard hold, read without TensorBoard."""
+"""Reads TensorBoard event files without TensorBoard."""
 
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# A record: its length, a checksum of that, the record, a checksum of it.
+# A record: its length, a checksum of the length, the data, a checksum of the data.
 _HEAD, _TAIL = "<Q4x", 4
 
 
 def scalars(folder: Path) -> list[tuple[str, int, float]]:
-    """Name, step and value of all scalars in a folder, in the order of writing."""
+    """Name, step and value of all scalars in a folder, in the order written."""
     return [
         (value.tag, event.step, value.simple_value)
         for event in events(folder)

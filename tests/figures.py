@@ -1,4 +1,4 @@
-"""What tests read off a matplotlib figure."""
+"""Reads legends and texts of matplotlib figures."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A tree encoder in linen and in nnx, whose methods are cells, and small inputs."""
+"""A tree encoder in linen and in nnx with methods as cells, and small inputs."""
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +56,7 @@ class NnxTree(nnx.Module):
 
 
 def tree_model(leaf, compose):
-    """The model over two cells."""
+    """The tree model, given its two cells."""
 
     def encode(params, tree):
         if isinstance(tree, int):

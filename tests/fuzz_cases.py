@@ -1,4 +1,4 @@
-"""What the fuzzer in `tests/fuzz` runs: configurations, and cases drawn at random."""
+"""Cases of the fuzzer in `tests/fuzz`: random programs and configurations."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ POISONS = {
 
 
 class RandomPolicy:
-    """Runs some of the nodes of one type that are ready."""
+    """Runs a random part of the ready nodes of one type."""
 
     name = "random"
 
@@ -65,7 +65,7 @@ class RandomPolicy:
 
 @dataclass(frozen=True)
 class Configuration:
-    """How a program is batched; the defaults are those of `eb.batch`."""
+    """How a program is batched, with the defaults of `eb.batch`."""
 
     policy: str = "greedy"
     layout: str = "schedule"
@@ -98,7 +98,7 @@ class Configuration:
         )
 
     def changed(self) -> dict[str, Any]:
-        """The fields that are not the defaults."""
+        """The fields that differ from the defaults."""
         return {
             each.name: getattr(self, each.name)
             for each in dataclasses.fields(self)
@@ -111,7 +111,7 @@ class Configuration:
 
 
 def sample_configuration(rng: np.random.Generator) -> Configuration:
-    """Draws a configuration; few widths, since each is a loop to compile."""
+    """Draws a configuration, with few widths because each is a loop to compile."""
     widths = [(4,), (8,), (2, 8), (1,), (3, 5), (4, 32), None]
     return Configuration(
         policy=str(rng.choice(["greedy", "depth", "agenda", "random"])),
@@ -147,7 +147,7 @@ class Case:
         return f"{self.configuration}, poisons {self.poisons}\n{self.program}"
 
     def simpler(self) -> Iterator["Case"]:
-        """Smaller cases, to see whether they fail, too."""
+        """Smaller cases, which may fail in the same way."""
         program = self.program
         count = len(program.instances)
         for size in sorted({1, 2, count // 2, count - 1} - {0, count}):
@@ -189,7 +189,7 @@ def _without(instance: Instance, operation: str) -> Instance:
 
 
 def sample_case(seed: int, number: int, without: frozenset[str] = frozenset()) -> Case:
-    """Draws a case: the same for the same arguments."""
+    """Draws a case, always the same one for the same arguments."""
     rng = np.random.default_rng((seed, number))
     program = fuzz_models.sample_program(rng, int(rng.integers(2**31)), without)
     poisons = tuple(str(each) for each in rng.permutation([*POISONS])[:3])

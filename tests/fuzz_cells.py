@@ -40,7 +40,7 @@ def join(mix, left, right):
 
 @eb.cell
 def step(params, x, state):
-    """An LSTM of sorts: products of an external input and of a state."""
+    """Similar to an LSTM: products of an external input and of a state."""
     inner = params["mix"]["a"] @ x + params["mix"]["b"] @ state
     gate = jax.nn.sigmoid(params["mix"]["b"] @ x + params["mix"]["a"] @ state)
     return gate * jnp.tanh(inner), inner[:2]
@@ -135,7 +135,7 @@ def chosen(params, x):
 
 @eb.cell
 def settled(params, x):
-    """A loop of unknown length, fed through `stop_gradient`."""
+    """A `while_loop` whose inputs pass through `stop_gradient`."""
     weights = lax.stop_gradient(params["mix"]["a"])
     y = lax.stop_gradient(params["mix"]["b"] @ x)
     y = lax.while_loop(
@@ -151,7 +151,7 @@ def ruled(params, x):
 
 @eb.cell
 def ruled_parameters(params, x):
-    """A rule around an operand times a parameter of another shape."""
+    """A `custom_vjp` rule on an operand times a parameter of another shape."""
     return clipped(x * params["only"]) + jax.nn.relu(x)
 
 

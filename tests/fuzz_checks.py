@@ -1,8 +1,8 @@
-"""What the fuzzer in `tests/fuzz` checks cases by: the oracle.
+"""Checks of the fuzzer in `tests/fuzz`: an oracle, and poisoned instances.
 
 The oracle is the model itself, run for each instance without edbatch: its outputs, and
 its gradients with respect to parameters and floating inputs. Then one instance is
-poisoned, and everything that belongs to the others must stay as it was, bit for bit.
+poisoned, and outputs and gradients of the others must not change in a single bit.
 """
 
 from collections.abc import Callable
@@ -21,13 +21,13 @@ import edbatch as eb
 from edbatch.instance_results import split_instances
 
 _POISONED_INPUTS = 16
-# Rounding errors, relative to the largest number; 512 of them are allowed.
+# One rounding error, relative to the largest number; 512 of them are allowed.
 _OF_GRADIENTS = 1e-6
-_COARSE = 1e-4  # where values or cotangents pass through 16 bits
+_COARSE = 1e-4  # where values or cotangents are rounded to 16 bits
 
 
 class Mismatch(AssertionError):
-    """A result is not what the oracle gives."""
+    """A result differs from the oracle's."""
 
 
 # --- numbers
@@ -35,11 +35,11 @@ class Mismatch(AssertionError):
 
 @dataclass
 class Numbers:
-    """What a minibatch gives.
+    """Outputs and gradients of a minibatch.
 
     Attributes:
-        outputs: Of each instance, what the model returns.
-        weights: Of each instance, the cotangents of that.
+        outputs: The model's result for each instance.
+        weights: The cotangents of each instance's result.
         params: Gradients with respect to the floating parameters, by name.
         inputs: Gradients with respect to inputs, by instance and step.
     """
@@ -55,12 +55,12 @@ def is_float(leaf: Any) -> bool:
 
 
 def weights_of(result: Any) -> Any:
-    """Random cotangents for a result; a few of them are zero."""
+    """Random cotangents for a result, a few of them zero."""
     rng = np.random.default_rng(5)
 
     def draw(leaf: Any) -> Any:
         if not is_float(leaf):
-            return leaf  # among them the lengths of ragged lists
+            return leaf  # including the lengths of ragged lists
         found = rng.standard_normal(leaf.shape)
         found = np.where(rng.random(leaf.shape) < 0.1, 0, found)
         return found.astype(leaf.dtype)
@@ -69,7 +69,7 @@ def weights_of(result: Any) -> Any:
 
 
 def weighted(result: Any, weights: Any) -> Any:
-    """Sums all floating outputs, each number times its weight."""
+    """Weighted sum of all floating outputs."""
     pairs = zip(jax.tree.leaves(result), jax.tree.leaves(weights), strict=True)
     return sum(
         (jnp.sum((x * w).astype(jnp.float32)) for x, w in pairs if is_float(x)),
@@ -122,7 +122,7 @@ class Batch:
         return plan
 
     def run(self, params: Any, plan: Any) -> Numbers:
-        """Outputs and gradients; outputs alone if rows are used again."""
+        """Returns outputs and gradients; only outputs if rows are reused."""
         count = len(self.program.instances)
         if self.case.configuration.reuse == "always":
             result = self.batched.apply(params, plan, rng=self.key)
@@ -152,7 +152,7 @@ class Batch:
         return jax.grad(loss, argnums=(0, 1), has_aux=True)(floats, pools)
 
     def find_places(self, plan: Any) -> None:
-        """Finds the rows of inputs in the pools, by their random numbers."""
+        """Finds each input's rows in the pools by its random numbers."""
         rows: dict[bytes, list[tuple[int, int]]] = {}
         for kind, pool in plan.pools.items():
             if is_float(pool):
@@ -265,10 +265,10 @@ def _check_loader(batch: Batch, expected: Numbers, rounding: float) -> None:
 
 
 def _check_poisoned_inputs(batch: Batch, plan: Any, clean: Numbers, name: str) -> None:
-    """Poisons inputs in their pools, one at a time: the plan remains the same."""
+    """Poisons inputs in their pools, one at a time, under the same plan."""
     places = sorted(batch.places)
     rng = np.random.default_rng(len(places))
-    # Of few instances all are poisoned: which row of which chunk matters.
+    # With few inputs all are poisoned: it matters which row of which chunk it is.
     for k in rng.permutation(len(places))[:_POISONED_INPUTS]:
         place = places[k]
         pools = {kind: np.array(pool) for kind, pool in plan.pools.items()}
@@ -305,7 +305,7 @@ def _check_poisoned_rows(batch: Batch, plan: Any, clean: Numbers, name: str) -> 
 def _assert_isolated(
     batch: Batch, poisoned: int, found: Numbers, clean: Numbers, what: str
 ) -> None:
-    """What belongs to other instances is the same, bit for bit."""
+    """Checks that other instances' outputs and gradients are the same, bit for bit."""
     for k, (own, other) in enumerate(zip(found.outputs, clean.outputs, strict=True)):
         if k != poisoned:
             _assert_same(own, other, f"{what}: output of instance {k}")
@@ -321,7 +321,7 @@ def _assert_isolated(
 
 
 def _unread(name: str, array: np.ndarray, read: set[Any]) -> np.ndarray:
-    """The rows of a parameter, as a mask, that are not among those read."""
+    """Mask of a parameter's rows that are not in `read`."""
     top, *rest = name.strip("[]").replace("'", "").split("][")
     if top == "project":
         top += rest[0]
@@ -344,7 +344,7 @@ def _assert_same(found: Any, expected: Any, what: str) -> None:
 
 
 def _assert_close(found: Any, expected: Any, what: str, rounding: float) -> None:
-    """Allows for rounding; the same numbers are infinite and not a number."""
+    """Compares up to rounding; infinities and NaN must be in the same places."""
     for own, other in _pairs(found, expected, what):
         if not is_float(own):
             if (own != other).any():
@@ -385,13 +385,13 @@ def shrink(
     """Looks for a smaller case that fails in the same way.
 
     Args:
-        case: It fails.
-        error: How.
+        case: The failing case.
+        error: Its error.
         error_of: Runs a case; returns the error, if any.
-        tries: How many cases to run at most.
+        tries: Maximum number of cases to run.
 
-    Returns:
-        The smallest found, and how that fails.
+        Returns:
+            The smallest case found, and its error.
     """
     simpler = case.simpler()
     while tries and (simple := next(simpler, None)) is not None:

@@ -1,9 +1,9 @@
-"""Random dynamic models, written down as data: what the fuzzer in `tests/fuzz` runs.
+"""Random dynamic models of the fuzzer in `tests/fuzz`, represented as data.
 
 A `Program` is one model with a minibatch of instances; an instance is a list of steps,
 each an operation and the numbers by which it chooses its operands. `run` is the model.
-Every operation works on whatever values there are, so any list of steps is a program
-and steps can be left out to make a failing one smaller.
+Every operation works on whatever values exist, so any list of steps is a program and
+steps can be left out to shrink a failing one.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ import edbatch as eb
 
 SIZE = 3
 WORDS = 7
-RARE_WORD = WORDS  # only the instance that is poisoned reads these
+RARE_WORD = WORDS  # only the poisoned instance reads these
 LAYERS = 2
 RARE_LAYER = LAYERS
 VECTOR = ((SIZE,), "float32")
@@ -34,7 +34,7 @@ HALF16 = ((SIZE,), "float16")
 INDEX = ((), "int32")
 Kind = tuple[tuple[int, ...], str]
 COARSE = ("low", "low16", "high", "high16", "bfloat16_scalar")
-# What a scalar input is when it reaches the cell.
+# The type of a scalar input when it reaches the cell.
 SCALARS: tuple[Callable[[Any], Any], ...] = (float, np.float32, jnp.float32)
 
 
@@ -51,9 +51,9 @@ class Instance:
     """One input of the model.
 
     Attributes:
-        steps: What it runs.
-        inputs: Floating external inputs; a step reads that of its own number, if it
-            reads one.
+        steps: The steps that it runs.
+        inputs: Floating external inputs; a step that reads one reads the input with the
+            step's own number.
     """
 
     steps: tuple[Step, ...]
@@ -69,11 +69,11 @@ class Program:
     """A model and a minibatch.
 
     Attributes:
-        seed: Seed of parameters, and of what random cells compute.
+        seed: Seed of the parameters and of the random cells.
         operations: Names of the operations that the instances use.
         result: What the model returns, one of `RESULTS`.
         instances: The minibatch.
-        rare: The instance that reads rows and layers that no other one does.
+        rare: Index of the instance that reads rows and layers that no other one reads.
     """
 
     seed: int
@@ -94,7 +94,7 @@ class Program:
 
     @property
     def is_coarse(self) -> bool:
-        """Whether numbers of 16 bits occur."""
+        """Whether 16-bit floats occur."""
         return bool({*COARSE} & {*self.operations})
 
 
@@ -106,14 +106,14 @@ class Program:
 
 @dataclass
 class Run:
-    """The model at work on one instance.
+    """State of the model while it runs on one instance.
 
     Attributes:
         params: Parameters.
         instance: The instance.
-        extra: A random cell, with its inputs' kinds.
+        extra: A random cell, and the kinds of its inputs.
         values: Values so far, by kind.
-        reads: Parameters that were read: names, with a row or a layer for some.
+        reads: Names of the parameters that were read, some with a row or a layer.
     """
 
     params: Any
@@ -145,7 +145,7 @@ class Run:
         return [self.pick(k, kind) for k in numbers]
 
     def _make(self, kind: Kind, k: int) -> None:
-        """Makes a first value of a kind out of others."""
+        """Makes the first value of a kind from values of other kinds."""
         if kind == VECTOR:
             self.keep(fuzz_cells.embed(self.reading("table", row=k % WORDS), k % WORDS))
         elif kind == MATRIX:
@@ -209,7 +209,7 @@ def _expert(run: Run, n: tuple[int, ...]) -> Any:
 
 
 def _found(run: Run, n: tuple[int, ...]) -> Any:
-    """An embedding whose index was computed."""
+    """Looks up an embedding by a computed index."""
     for row in range(SIZE):
         run.reading("table", row=row)
     return fuzz_cells.embed(run.params, run.pick(n[0], INDEX))
@@ -288,7 +288,7 @@ RESULTS = ("last", "all", "nested", "ends")
 
 
 def make_model(program: Program) -> Callable[[Any, Instance], Any]:
-    """Makes the model of a program; it returns results only."""
+    """Makes the model of a program, which returns only results."""
 
     def model(params: Any, instance: Instance) -> Any:
         return run(program, params, instance, extra)[0]
@@ -368,7 +368,7 @@ def sample_program(
     """Draws a program.
 
     Args:
-        rng: Source of everything but the parameters.
+        rng: Source of everything except the parameters.
         seed: Seed of parameters.
         without: Operations to leave out.
 
@@ -379,11 +379,11 @@ def sample_program(
     count = int(rng.integers(2, 7))
     drawn = rng.choice(names, min(count, len(names)), replace=False)
     operations = tuple(sorted(map(str, drawn)))
-    # Few kinds of steps, so that compiling is quick; inputs to poison among them.
+    # Few kinds of steps, for quick compilation; some must read inputs to poison.
     if not WITH_VECTOR & {*operations}:
         operations = (*operations, str(rng.choice(sorted(WITH_VECTOR - without))))
     size = int(rng.choice([1, 2, 5, 9, 40, 131], p=[0.1, 0.2, 0.3, 0.25, 0.1, 0.05]))
-    # The oracle takes its time for each step of each instance.
+    # The oracle's time grows with each step of each instance.
     longest = {40: 6, 131: 3}.get(size) or int(rng.choice([3, 8, 20]))
     rare = int(rng.integers(size))
     form = str(rng.choice(["dag", "chain", "tree"]))

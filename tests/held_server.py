@@ -1,4 +1,4 @@
-"""A server that stands still until a test lets it go on."""
+"""A server that is blocked until a test releases it."""
 
 import threading
 
@@ -8,9 +8,9 @@ import edbatch as eb
 
 
 class HeldServer:
-    """A server whose thread starts nothing after its first request until it is let go.
+    """A server whose thread blocks in its first request until the test releases it.
 
-    Requests are numbers of steps, or "fail" and "stop", which raise, or "endless".
+    A request is a number of steps, "fail" or "stop", which raise, or "endless".
     """
 
     def __init__(self, **options):

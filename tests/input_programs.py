@@ -10,14 +10,14 @@ import edbatch as eb
 
 @eb.cell
 def step(params, word, state):
-    """A product of the input that is added to one of the state, as in an LSTM."""
+    """Adds a product of the input to a product of the state, as in an LSTM."""
     mix = params["mix"]
     return jnp.tanh(params["table"][word] @ mix["a"] + state @ mix["b"])
 
 
 @eb.cell
 def gated(params, numbers, word, state):
-    """What follows from the product of the input is nonlinear, and read twice."""
+    """A nonlinear function of the input's product, which is read twice."""
     gate = jax.nn.sigmoid(params["mix"]["a"] @ numbers)
     kept = gate * state + (1 - gate) * params["table"][word]
     return kept, gate[:2]
@@ -25,7 +25,7 @@ def gated(params, numbers, word, state):
 
 @eb.cell(padded=("words",))
 def read_list(params, words, state, mask):
-    """Attention over a list of inputs, of which some are missing."""
+    """Attention over a list of inputs, some of which are missing."""
     keys = params["table"][words] @ params["mix"]["b"]
     scores = jnp.where(mask, keys @ state, -jnp.inf)
     return jax.nn.softmax(scores) @ jnp.tanh(keys)
@@ -33,7 +33,7 @@ def read_list(params, words, state, mask):
 
 @eb.cell(padded=("vectors",))
 def gather_list(params, numbers, vectors, mask):
-    """The mask belongs to operands, so what it hides cannot be hoisted."""
+    """The mask covers operands, so the masked scores cannot be hoisted."""
     query = params["mix"]["a"] @ numbers
     scores = jnp.where(mask, vectors @ query, -jnp.inf)
     return jax.nn.softmax(scores) @ vectors
@@ -41,7 +41,7 @@ def gather_list(params, numbers, vectors, mask):
 
 @eb.cell
 def half(params, numbers, state):
-    """Products of two dtypes, one of them under a rule of its own."""
+    """Products in two dtypes, one under `relu`, which has a custom gradient rule."""
     low = (params["mix"]["a"] @ numbers).astype(jnp.bfloat16)
     high = jax.nn.relu(params["other"][0]["b"] @ numbers)
     return jnp.tanh(low.astype(jnp.float32) + high + state) * high.sum()
@@ -65,7 +65,7 @@ clipped.defvjp(_clipped, _clip)
 
 @eb.cell
 def clip(params, word, state):
-    """A gradient that is not that of the function."""
+    """The custom gradient differs from the function's derivative."""
     return jnp.tanh(clipped(params["mix"]["b"] @ params["table"][word]) * state)
 
 

@@ -1,7 +1,7 @@
-"""Compiled programs that all processes of a run of the tests find in one folder.
+"""A folder of compiled programs that all processes of a test run share.
 
-JAX writes a file of its persistent cache in place, so that another process could read
-half of it. Here a file gets its name when it is whole.
+JAX writes files of its persistent cache in place, so another process could read half
+of one. Here a file is renamed to its final name once it is complete.
 """
 
 import os
@@ -18,22 +18,22 @@ import pytest
 from jax._src import compilation_cache
 from jax._src.lru_cache import LRUCache
 
-# Names the folder to the processes of pytest-xdist, and to later runs where it stays.
+# Passes the folder to processes of pytest-xdist, and to later runs if it is kept.
 VARIABLE = "EDBATCH_TEST_PROGRAMS"
 _SUFFIX = "-cache"  # of JAX's files
 _PREFIX = "edbatch-programs-"
-_KEPT_S = 0.1  # to keep what compiles faster, too, gains nothing
+_KEPT_S = 0.1  # keeping programs that compile faster gains nothing
 _FORGOTTEN_S = 24 * 3600.0
 _put_in_place = LRUCache.put
 
 
 def compress_fast(executable: bytes) -> bytes:
-    """Takes the place of JAX's own, which takes a third of what a write takes."""
+    """Replaces JAX's own compression, which takes a third of the time of a write."""
     return zlib.compress(executable, level=1)
 
 
 def put_whole(self: LRUCache, key: str, value: bytes) -> None:
-    """Takes the place of `LRUCache.put`, and gives a file its name when it is whole."""
+    """Replaces `LRUCache.put`: renames a file to its final name once it is complete."""
     if self.eviction_enabled or not Path(str(self.path)).is_dir():
         _put_in_place(self, key, value)
         return
@@ -46,7 +46,7 @@ def put_whole(self: LRUCache, key: str, value: bytes) -> None:
 
 
 def remove_forgotten(folder: Path) -> None:
-    """Removes what runs that were killed have left, to which nobody wrote for a day."""
+    """Removes folders of killed runs that have not been written to for a day."""
     for each in folder.glob(_PREFIX + "*"):
         with suppress(OSError):
             if time.time() - each.stat().st_mtime > _FORGOTTEN_S:
@@ -54,10 +54,10 @@ def remove_forgotten(folder: Path) -> None:
 
 
 class KeptPrograms:
-    """Keeps what XLA compiles: a pytest plugin.
+    """A pytest plugin that keeps compiled programs.
 
-    Many tests compile a program that another one did, and JAX forgets it with the
-    function. A cache that the environment names is used in its place.
+    Many tests compile a program that another test has compiled, and JAX drops programs
+    with their function. If the environment names a cache, that one is used instead.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class KeptPrograms:
         if jax.config.jax_compilation_cache_dir is not None:
             return
         LRUCache.put = put_whole
-        others = ("zstd", "zstandard")  # compress fast as they are
+        others = ("zstd", "zstandard")  # these compress fast already
         if not any(getattr(compilation_cache, name, None) for name in others):
             compilation_cache.compress_executable = compress_fast
         jax.config.update("jax_compilation_cache_dir", os.environ[VARIABLE])
@@ -80,4 +80,4 @@ class KeptPrograms:
     def pytest_unconfigure(self, config: pytest.Config) -> None:
         if self._made is not None:
             del os.environ[VARIABLE]
-            shutil.rmtree(self._made, ignore_errors=True)  # a thread may write yet
+            shutil.rmtree(self._made, ignore_errors=True)  # a thread may still write

@@ -54,7 +54,7 @@ def attend(layer, query, states, mask):
 
 @eb.cell(static=("power",))
 def scale(common, layer, state, power):
-    # One array of all layers, one of each that is small, and one that is read twice.
+    # An array that all layers share, a small one of each, and one that is read twice.
     spread = 1 + jnp.sqrt(layer["b"] ** 2 + 1)
     return common @ state / spread + layer["W"] @ (layer["W"] @ state) ** power
 
@@ -65,7 +65,7 @@ def gain(layer):
 
 
 def model(params, instance):
-    """A few layers over words; which of them run depends on the instance."""
+    """A few layers over words; the instance decides which layers run."""
     words, vectors, layers = instance
     states = [embed(params["table"], word) for word in words]
     for k in layers:
@@ -107,7 +107,7 @@ def minibatch(seed=0, count=4, depth=DEPTH):
         vectors = list(rng.normal(size=(length, WIDTH)).astype(np.float32))
         layers = rng.integers(0, depth, int(rng.integers(1, 4))).tolist()
         found.append((words, vectors, layers))
-    # All layers, so that every family is there from the first minibatch on.
+    # All layers, so that every family exists from the first minibatch on.
     words, vectors, _ = found[0]
     found[0] = words, vectors, list(range(depth))
     return found
@@ -164,5 +164,5 @@ def choices(seed=0, count=9, experts=6, n=64):
     rng = np.random.default_rng(seed)
     vectors = rng.normal(size=(count, n)).astype(np.float32)
     chosen = rng.integers(-experts, experts, (count, 3))
-    chosen[0] = [experts + 5, -experts - 3, 0]  # which indexing clamps
+    chosen[0] = [experts + 5, -experts - 3, 0]  # indexing clamps these
     return list(zip(chosen.tolist(), vectors, strict=True))

@@ -1,7 +1,7 @@
-"""The most bytes that any layout of a small graph can read in place.
+"""The maximum number of bytes that any layout of a small graph can read in place.
 
-For models whose types all have outputs of the same kinds, so that all columns hold all
-blocks: those of `trees`.
+For models whose types all have outputs of the same kinds, so that every column holds
+every block: the models of `trees`.
 """
 
 import itertools
@@ -20,7 +20,7 @@ class Problem:
         self.batches = [order[a:b] for a, b in itertools.pairwise(starts)]
         self.batch_of = {v: b for b, each in enumerate(self.batches) for v in each}
         self.widths = [sizes.cut(len(each)) for each in self.batches]
-        self.slots = []  # of each batch: values by node, and bytes of a row
+        self.slots = []  # for each batch: values by node, and bytes of a row
         node = np.repeat(np.arange(graph.num_nodes), np.diff(graph.value_start))
         leaf = np.arange(graph.num_values) - graph.value_start[node]
         self.place_of = list(zip(node.tolist(), leaf.tolist(), strict=True))
@@ -40,7 +40,7 @@ class Problem:
             )
 
     def rows(self, b):
-        """Rows that a batch writes, padding included."""
+        """Number of rows that a batch writes, padding included."""
         return sum(self.widths[b])
 
     def chunks(self, b, nodes):
@@ -52,7 +52,7 @@ class Problem:
 
 
 def best_of_all(problem):
-    """Tries all orders of nodes and of blocks; for up to eight nodes or so."""
+    """Tries all orders of nodes and of blocks; feasible for about eight nodes."""
     return max(
         _bytes_in_place(problem, nodes, blocks)
         for nodes in itertools.product(*map(itertools.permutations, problem.batches))
@@ -82,11 +82,11 @@ def _bytes_in_place(problem, nodes, blocks):
 
 
 def best_in_place(problem):
-    """As `best_of_all`, for some more nodes.
+    """The result of `best_of_all`, feasible for a few more nodes.
 
     The order of a batch that reads nothing matters only through the slices that it
-    allows. So the orders of the others are tried, all of them; and for each, the sets
-    of slices that can be had together, by branch and bound.
+    allows. So all orders of the other batches are tried; for each, branch and bound
+    searches the sets of slices that are possible together.
     """
     sources = [b for b, slots in enumerate(problem.slots) if not slots]
     readers = [b for b, slots in enumerate(problem.slots) if slots]
@@ -113,7 +113,7 @@ def _constraints(problem, orders):
 
 
 def _constraint(problem, orders, where):
-    """The adjacency constraint for places to be a slice; None if there is none."""
+    """The adjacency constraint that makes the places a slice, or None if impossible."""
     if len({leaf for _, leaf in where}) > 1:
         return None
     links, borders = [], []
@@ -146,7 +146,7 @@ def _search(problem, sources, constraints, taken, size, best):
 
 
 def _fit(problem, sources, constraints):
-    """Whether all these slices can be had together."""
+    """Whether all these slices are possible together."""
     links = {link for _, each, _ in constraints for link in each}
     borders = {border for _, _, each in constraints for border in each}
     after, before = dict(links), {v: u for u, v in links}
@@ -167,7 +167,7 @@ def _is_order(nodes, after, before, first, last):
     """Whether nodes can be ordered with these links, and these nodes at the ends."""
     heads = [v for v in nodes if v not in before]
     runs = [_run(v, after) for v in heads]
-    if sum(map(len, runs)) < len(nodes):  # the others form rings
+    if sum(map(len, runs)) < len(nodes):  # the others form cycles
         return False
     firsts = [run for run in runs if run[0] == first]
     lasts = [run for run in runs if run[-1] == last]
@@ -188,11 +188,11 @@ def _can_be_written(problem, follows):
     chained = 0
     for b in set(range(len(problem.batches))) - set(follows.values()):
         at = 0
-        ends = []  # of padding, and the batch that writes it
+        ends = []  # end of the padding, and the batch that writes it
         for a in _run(b, follows):
             if any(end > at and other > a for end, other in ends):
                 return False
             ends.append((at + problem.rows(a), a))
             at += len(problem.batches[a])
             chained += 1
-    return chained == len(problem.batches)  # else there is a ring
+    return chained == len(problem.batches)  # otherwise there is a cycle

@@ -1,4 +1,4 @@
-"""Data sets and transforms that worker processes of a loader read."""
+"""Data sets and transforms that a loader's worker processes read."""
 
 import atexit
 import os
@@ -19,11 +19,11 @@ def double(params, x):
 
 
 class Trees:
-    """Trees that are made when they are read."""
+    """Trees that are generated when they are read."""
 
     def __init__(self, count, folder=None):
         self.count = count
-        self.folder = folder  # takes a file for each process that reads
+        self.folder = folder  # each process that reads creates a file here
 
     def __len__(self):
         return self.count
@@ -35,7 +35,7 @@ class Trees:
 
 
 class Failing(Trees):
-    """One instance cannot be read."""
+    """Trees of which one cannot be read."""
 
     def __init__(self, count, bad, error):
         super().__init__(count)
@@ -49,7 +49,7 @@ class Failing(Trees):
 
 
 class Unpicklable(Exception):
-    """Cannot be read from a pickle."""
+    """An exception that cannot be unpickled."""
 
     def __init__(self, one, other):
         super().__init__(f"{one} and {other}")
@@ -78,7 +78,7 @@ def replace_word(tree, rng):
 
 
 class Clients:
-    """How many clients of XLA the process that reads has, and its settings."""
+    """Number of XLA clients of the reading process, and its settings."""
 
     def __len__(self):
         return 4
@@ -100,7 +100,7 @@ def word_of(element):
 
 
 class Opened:
-    """A part of an instance that cannot be read where it comes to."""
+    """A part of an instance that the receiving process cannot unpickle."""
 
     def __getstate__(self):
         return {"path": "data"}
@@ -110,7 +110,7 @@ class Opened:
 
 
 class EndsAtFive:
-    """Data whose reader calls `next` on an empty file."""
+    """Data whose `__getitem__` calls `next` on an empty iterator for one instance."""
 
     def __len__(self):
         return 9

@@ -1,6 +1,6 @@
-"""Files of many seconds: processes take them first.
+"""Test files that take many seconds; processes run them first.
 
-So none of them has one left when the others are done.
+Otherwise one process would still run such a file when the others are done.
 """
 
 LONGEST = (

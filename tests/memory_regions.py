@@ -1,4 +1,4 @@
-"""Compiled programs take regions of memory, of which a process has few."""
+"""Drops compiled programs before a process runs out of memory regions."""
 
 import gc
 from pathlib import Path
@@ -8,12 +8,12 @@ import jax
 from compile_report import BACKEND_COMPILE
 
 _REGIONS = Path("/proc/self/maps")
-_MOST = 20_000  # of 65,530 that Linux lets a process have
-_COMPILED = 50  # programs between two looks, most of some twenty regions
+_MOST = 20_000  # Linux allows a process 65,530
+_COMPILED = 50  # programs between two checks; most have about twenty regions
 
 
 class Programs:
-    """Counts the programs that the process has compiled or read since it looked."""
+    """Counts programs compiled or read by this process since the last check."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -27,13 +27,13 @@ PROGRAMS = Programs()
 
 
 def drop_programs_if_many() -> None:
-    """Drops compiled programs long before there are too many.
+    """Drops compiled programs long before the regions run out.
 
-    The compile that gets no more regions ends the process.
+    A compilation that cannot get another region ends the process.
     """
     if PROGRAMS.count < _COMPILED:
         return
     PROGRAMS.count = 0
     if _REGIONS.exists() and _REGIONS.read_bytes().count(b"\n") > _MOST:
-        gc.unfreeze()  # what the programs hold may be in cycles
+        gc.unfreeze()  # objects that programs hold may be in cycles
         jax.clear_caches()

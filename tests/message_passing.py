@@ -1,6 +1,6 @@
-"""A message-passing network over graphs, as a user may write it: 17 types.
+"""A message-passing network over graphs as a user may write it, with 17 types.
 
-Each round has parameters of its own, and lists of neighbours are padded to powers of
+Each round has its own parameters, and lists of neighbours are padded to powers of
 two: three rounds by five lengths, an embedding and a sum over all vertices.
 """
 
@@ -76,7 +76,7 @@ def make_params(hidden=32, seed=0):
 
 
 def sample_molecule(rng):
-    """A tree of 10 to 16 vertices, one of them a hub, and some more edges."""
+    """A tree of 10 to 16 vertices, one of them a hub, with a few extra edges."""
     count = int(rng.integers(10, 17))
     edges = {(int(rng.integers(0, k)), k) for k in range(1, count)}
     hub = int(rng.integers(0, count))

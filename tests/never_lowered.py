@@ -1,4 +1,4 @@
-"""An operation that can be traced and batched, and that no compiler takes."""
+"""A primitive that can be traced and batched but not lowered."""
 
 from jax.extend.core import Primitive
 from jax.interpreters import batching

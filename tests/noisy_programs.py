@@ -15,7 +15,7 @@ def drop(vector, rng):
 
 @eb.cell
 def noisy_join(mix, left, right, *, rng):
-    """Draws twice, and once inside of what is computed again for the gradient."""
+    """Draws twice, one of them inside a function that the gradient recomputes."""
     own, inner = jax.random.split(rng)
 
     @jax.checkpoint

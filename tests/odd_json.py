@@ -1,4 +1,4 @@
-"""Odd values to put at every place of some JSON, one at a time."""
+"""Odd values to put at every place of a JSON value, one at a time."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ ODD_VALUES: tuple[Any, ...] = (
 
 
 def places(content: Any) -> Iterator[tuple[str | int, ...]]:
-    """Where the values of some JSON are: the steps to each, none to the whole."""
+    """Yields the path to each value of a JSON value; the whole has the empty path."""
     yield ()
     steps = range(len(content)) if isinstance(content, list) else ()
     for step in content if isinstance(content, dict) else steps:

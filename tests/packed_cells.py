@@ -1,4 +1,4 @@
-"""What the tests of packing share: a packed cell against the cell itself."""
+"""Shared by the tests of packing: compares a packed cell with the cell itself."""
 
 import re
 
@@ -30,7 +30,7 @@ def assert_packed(function, params, *inputs, rtol=1e-4, atol=1e-5, **options):
 
 
 def run_compiled(function, *arguments):
-    """Runs a function as one program that is compiled in a hurry."""
+    """Runs a function as one program, compiled with few optimizations."""
     with quick_compile():
         return jax.jit(function)(*arguments)
 
@@ -61,7 +61,7 @@ def _outputs_and_gradients(function, params, inputs):
 
 
 def _rows(tree):
-    """Two rows that differ, for arrays of floating numbers."""
+    """Stacks each array twice; the two rows of floating arrays differ."""
 
     def two(x):
         is_float = jnp.issubdtype(x.dtype, jnp.floating)
@@ -80,7 +80,7 @@ def assert_equal(found, expected, *, rtol, atol, name=""):
 
 
 def count_products(packed: PackedCell, params, *inputs) -> int:
-    """Counts the products in the compiled HLO of several rows of a packed cell."""
+    """Counts the products in the compiled HLO of a packed cell, run on several rows."""
     rows = [jax.tree.map(lambda x: jnp.stack([x] * 4), each) for each in inputs]
     run = jax.jit(jax.vmap(packed.run, in_axes=(None, *([0] * len(inputs)))))
     text = run.lower(packed.pack(params), *rows).compile().as_text()

@@ -1,8 +1,9 @@
-"""The blocks of a page of the documentation, and what runs them.
+"""Runs the code blocks of a documentation page.
 
 Blocks of ``python`` run from top to bottom in one namespace. A block of ``text`` right
-behind one says what it prints; ``...`` in it stands for anything, and white space
-counts only as such. A first line ``# Not run in the tests: why`` leaves a block out.
+after one is its expected output; ``...`` in it matches anything, and any run of white
+space matches any other. A block whose first line is
+``# Not run in the tests: why`` is skipped.
 """
 
 import contextlib
@@ -41,7 +42,7 @@ def blocks_of(text: str) -> Iterator[Block]:
 
 
 def run_page(path: Path) -> tuple[int, int]:
-    """Runs a page; returns how many blocks ran, and how many said what was printed."""
+    """Runs a page; returns the numbers of blocks run and of outputs compared."""
     names: dict = {"__name__": "__main__"}
     printed: str | None = None
     ran = compared = 0
@@ -59,7 +60,7 @@ def run_page(path: Path) -> tuple[int, int]:
 
 
 def _printed(block: Block, path: Path, names: dict) -> str:
-    # Line numbers of the page, so that an error shows where it is.
+    # Line numbers of the page, so that an error points to its place there.
     code = compile("\n" * block.line + block.text, path.name, "exec")
     with contextlib.redirect_stdout(io.StringIO()) as out:
         exec(code, names)
@@ -72,7 +73,7 @@ def check_printed(expected: str, printed: str, where: str) -> None:
 
 
 def commands_of(text: str) -> Iterator[str]:
-    """The lines of the blocks of shell, continued lines joined, without comments."""
+    """The lines of the shell blocks, with continued lines joined, without comments."""
     for block in blocks_of(text):
         if block.kind == "sh":
             for line in block.text.replace("\\\n", " ").splitlines():
@@ -81,9 +82,9 @@ def commands_of(text: str) -> Iterator[str]:
 
 
 def check_command(line: str) -> None:
-    """Raises an error of the command line where there is no such command or option."""
+    """Raises a command line error if the command or an option does not exist."""
     words = shlex.split(line, comments=True)
-    while words and "=" in words[0]:  # variables of the environment
+    while words and "=" in words[0]:  # environment variables
         words.pop(0)
     program, *rest = words
     if program not in ("edbatch", "train-policy"):

@@ -43,14 +43,14 @@ def leaned(weight, x):
 
 
 def in_listed_order(params, x):
-    """The order of keys is that of the layers."""
+    """Runs the layers in the order of the dict's keys."""
     for weight in params.values():
         x = leaned(weight, x)
     return x
 
 
 def of_all_kinds(params, sizes):
-    """Lists, constants, padded lists, keys and arrays that it returns as they are."""
+    """A model of lists, constants, padded lists, keys, and arrays returned as is."""
     values = [np.full(3, size, np.float32) for size in sizes]
     for constant in (float("nan"), -0.0, 0.0, 2.0):
         values = [
@@ -65,7 +65,7 @@ def gains():
 
 
 def record_and_plan(trees, compiler=None):
-    """A batched function of this process: recordings and a plan."""
+    """Makes a batched function in this process, and returns recordings and a plan."""
     batched = eb.batch(encode, "greedy", sizes=SIZES, compiler=compiler)
     batched.bind(make_params()).record((9, 9))
     kept = batched.record_all(trees)
@@ -73,7 +73,7 @@ def record_and_plan(trees, compiler=None):
 
 
 def plan_with(batched, minibatch):
-    """A batched function of another process goes on here."""
+    """Plans and records with a batched function of another process."""
     return batched.plan(minibatch), [batched.record(each) for each in minibatch]
 
 
@@ -82,7 +82,7 @@ def plan_kinds(minibatch):
 
 
 def run_from_disk(folder):
-    """A program that reads recordings, and knows nothing but the model."""
+    """A program that loads recordings and has only the model."""
     folder = Path(folder)
     kept = pickle.loads((folder / "recordings").read_bytes())
     batched = eb.batch(encode, sizes=SIZES)
@@ -91,7 +91,7 @@ def run_from_disk(folder):
 
 
 def run_exported(folder):
-    """A program that runs what was exported; it makes no batched function."""
+    """A program that runs an exported function, without making a batched function."""
     folder = Path(folder)
     plan = pickle.loads((folder / "plan").read_bytes())
     run = export.deserialize(bytearray((folder / "exported").read_bytes()))

@@ -1,7 +1,8 @@
-"""PQ-trees over again, plain: nested tuples, recursion, and all permutations.
+"""A second, simple implementation of PQ-trees, and brute force over permutations.
 
-A tree is a leaf (a number), `P` (its children in any order) or `Q` (its children in
-this order or in reverse). A reduction makes a new tree in one recursive pass.
+A tree is a nested tuple: a leaf (a number), `P` (its children in any order) or `Q` (its
+children in this order or in reverse). A reduction makes a new tree in one recursive
+pass.
 """
 
 import itertools
@@ -28,7 +29,7 @@ Tree = int | P | Q
 
 
 def universal(n: int) -> Tree:
-    """All orders of n leaves."""
+    """The tree that allows all orders of n leaves."""
     return group(list(range(n)))
 
 
@@ -52,7 +53,7 @@ def with_label(trees: Iterable[Tree], subset: frozenset[int], which: str) -> lis
 
 
 def reduce(tree: Tree, subset: Iterable[int]) -> Tree | None:
-    """The tree of those orders in which the subset is consecutive; None if none is."""
+    """The tree of orders that keep the subset consecutive; None if there are none."""
     subset = frozenset(subset)
     if isinstance(tree, int) or not subset:
         return tree
@@ -117,7 +118,7 @@ def empty_to_full(tree: Tree, subset: frozenset[int]) -> list[Tree] | None:
 
 
 def canonical(tree: Tree) -> str:
-    """Smallest leaves first, as far as the tree allows."""
+    """The tree as text, with the smallest leaves first as far as the tree allows."""
     if isinstance(tree, int):
         return str(tree)
     if isinstance(tree, P):
@@ -151,7 +152,7 @@ def orderings(tree: Tree) -> Iterator[tuple[int, ...]]:
 
 
 def parse(text: str) -> Tree:
-    """Reads what `canonical` writes."""
+    """Parses the output of `canonical`."""
     stack: list[tuple[str, list[Tree]]] = [("", [])]
     for word in (
         text.replace("{", "{ ")
@@ -185,7 +186,7 @@ def defining_subsets(tree: Tree) -> Iterator[list[int]]:
 
 
 class Permutations:
-    """All orders of n leaves, and which of them keep which subset consecutive."""
+    """All orders of n leaves, for testing which keep a subset consecutive."""
 
     def __init__(self, n: int) -> None:
         orders = itertools.permutations(range(n))
@@ -194,13 +195,13 @@ class Permutations:
         self.all = np.ones(factorial(n), bool)
 
     def consecutive(self, subset: Iterable[int]) -> np.ndarray:
-        """Whether each order does; [n!] bool."""
+        """Whether each order keeps the subset consecutive; [n!] bool."""
         inside = np.isin(self.orders, list(subset))
         starts = inside[:, :1].sum(1) + (inside[:, 1:] & ~inside[:, :-1]).sum(1)
         return starts <= 1
 
     def of(self, orders: Iterable[tuple[int, ...]]) -> np.ndarray:
-        """Marks these orders, each of which may come once; [n!] bool."""
+        """Mask of these orders, each of which may occur only once; [n!] bool."""
         found = np.zeros(len(self.orders), bool)
         for order in orders:
             assert not found[self.number[order]], "an order comes twice"

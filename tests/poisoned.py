@@ -1,7 +1,7 @@
-"""Minibatches of which one instance holds values that are not finite.
+"""Minibatches in which one instance is poisoned.
 
-What one instance holds (NaN, infinity, numbers that overflow, points at which a slope
-is infinite) must change nothing in outputs and gradients of the others.
+The values of one instance (NaN, infinity, numbers that overflow, points at which a
+derivative is infinite) must not change outputs and gradients of the others.
 """
 
 import dataclasses
@@ -16,8 +16,8 @@ SIZE = 5
 WORDS = 40
 EXPERTS = 4
 
-# What the poisoned instance reads in place of its vectors. At zero, norms have no
-# slope; 3e38 overflows in every product.
+# Values that replace the vectors of the poisoned instance. Norms have no derivative
+# at zero; 3e38 overflows in every product.
 POISONS = {"nan": np.nan, "inf": np.inf, "overflow": 3e38, "zero": 0.0}
 
 
@@ -44,7 +44,7 @@ def expert(own, child):
 
 @eb.cell
 def normalize(params, child):
-    """Two outputs, both of infinite slope where the child is zero."""
+    """Two outputs whose derivatives are infinite where the child is zero."""
     length = jnp.sqrt((child * child).sum())
     return params["gain"] * child / length, length
 
@@ -91,7 +91,7 @@ def scale(length, vector):
 
 
 def chain(params, parts):
-    """Runs a chain, most of whose operands are read as slices."""
+    """Runs a chain, whose operands are mostly read as slices."""
     *steps, (k, vector) = parts
     state = leaf(params, *steps[0])
     for each in steps[1:]:
@@ -121,7 +121,7 @@ def make_params(seed=0):
 
 
 def sample_tree(rng, words, experts, depth):
-    """Draws a tree whose words and experts are among those given."""
+    """Draws a tree from the given words and experts."""
 
     def vector():
         return rng.normal(size=SIZE).astype(np.float32)
@@ -143,7 +143,7 @@ def sample_tree(rng, words, experts, depth):
 
 
 def poison(tree, value):
-    """Puts a value in place of all numbers of a tree's vectors."""
+    """Replaces all numbers of a tree's vectors by a value."""
     return type(tree)(
         poison(each, value)
         if isinstance(each, tuple | list)
@@ -155,7 +155,7 @@ def poison(tree, value):
 
 
 def sample_minibatch(seed, instances, at, depth=4):
-    """Draws trees; number `at` alone reads the last words and the last expert."""
+    """Draws trees; only tree `at` reads the last words and the last expert."""
     rng = np.random.default_rng(seed)
     own = ((WORDS - 2, WORDS - 1), (EXPERTS - 1,))
     others = (range(WORDS - 2), range(EXPERTS - 1))
@@ -166,7 +166,7 @@ def sample_minibatch(seed, instances, at, depth=4):
 
 
 def sample_chains(seed, lengths, at):
-    """Draws chains; number `at` alone reads the last words and the last expert."""
+    """Draws chains; only chain `at` reads the last words and the last expert."""
     rng = np.random.default_rng(seed)
 
     def vector():
@@ -204,7 +204,7 @@ class Differentiated:
 
     Args:
         batched: The function.
-        rng: The key of cells that draw random numbers.
+        rng: The key for cells that draw random numbers.
         params: Its parameters; `make_params()` if None.
     """
 
@@ -219,7 +219,7 @@ class Differentiated:
         return sum(jnp.sin(each).sum() for each in jax.tree.leaves(outputs)), outputs
 
     def __call__(self, instances):
-        """Returns outputs, gradients of parameters, and (gradients, owners) by kind."""
+        """Returns outputs, parameter gradients, and input (gradients, owners)."""
         plan = self.batched.plan(instances)
         floats = {
             kind: pool
@@ -237,9 +237,9 @@ class Differentiated:
 
 
 def assert_isolated(differentiated, before, clean, at, value):
-    """Checks that one poisoned instance changes no number of another one.
+    """Checks that a poisoned instance changes no output or gradient of another one.
 
-    `before` is what `differentiated(clean)` returned.
+    `before` is the result of `differentiated(clean)`.
     """
     dirty = [poison(each, value) if k == at else each for k, each in enumerate(clean)]
     others = np.arange(len(clean)) != at
@@ -255,7 +255,7 @@ def assert_isolated(differentiated, before, clean, at, value):
         np.testing.assert_array_equal(found[owner != at], known[owner != at])
     if not isinstance(own, dict):
         return
-    # The last words and the last expert are read by the poisoned instance alone.
+    # Only the poisoned instance reads the last words and the last expert.
     np.testing.assert_array_equal(other_own["table"][:-2], own["table"][:-2])
     assert own["table"][:-2].any()
     for k in range(EXPERTS - 1):

@@ -1,4 +1,4 @@
-"""Notes the rows of the pools of waves."""
+"""Records the number of pool rows of each wave."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from edbatch.waves import wave_execution
 
 
 def note_pool_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Returns a list that grows with each wave, by the rows of its pools."""
+    """Returns a list to which each wave appends the number of rows of its pools."""
     rows: list[int] = []
     pad_pools = wave_execution.pad_pools
 

@@ -1,4 +1,4 @@
-"""Programs that run in several processes of one CPU device each."""
+"""Runs programs in several processes with one CPU device each."""
 
 import os
 import socket
@@ -18,8 +18,8 @@ def free_address():
 def run_processes(program, count, folder, **environment):
     """Runs ``program ADDRESS COUNT PROCESS`` in each process.
 
-    Returns what each printed, errors included. Once one fails, or time is up, the
-    others are killed: they would wait for it.
+    Returns the output of each, stderr included. Once one fails, or time is up, the
+    others are killed, since they would wait for it.
     """
     address = free_address()
     logs = [folder / f"process-{count}-{k}.log" for k in range(count)]
@@ -38,7 +38,7 @@ def run_processes(program, count, folder, **environment):
         _wait(started)
     finally:
         for each in started:
-            each.kill()  # nothing happens to one that has ended
+            each.kill()  # no effect on one that has ended
             each.wait()
     printed = [log.read_text() for log in logs]
     assert not any(each.returncode for each in started), "\n".join(printed)
@@ -46,7 +46,7 @@ def run_processes(program, count, folder, **environment):
 
 
 def _wait(started):
-    """Waits until all processes have ended, one has failed, or time is up."""
+    """Waits until all processes have ended, one has failed or time is up."""
     end = time.monotonic() + LIMIT_S
     while time.monotonic() < end:
         codes = [each.poll() for each in started]

@@ -1,4 +1,4 @@
-"""Random programs over cells of many kinds, for tests of batched against unbatched."""
+"""Random programs over cells of many kinds, to compare batched with unbatched runs."""
 
 from types import MappingProxyType
 
@@ -116,7 +116,7 @@ def sample_program(rng, length, operations=OPERATIONS):
 def interpret(params, program, more=MappingProxyType({})):
     """The model: runs a program on a list of vectors, a stack of pairs and indices.
 
-    `more` has further operations: functions of params, vectors and numbers.
+    `more` has additional operations: functions of params, vectors and numbers.
     """
     vectors, pairs, counts = [], [], []
 

@@ -1,4 +1,4 @@
-"""Compiling in a hurry, to slower programs: for tests whose time goes into it."""
+"""Faster compilation to slower programs, for tests that mostly compile."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ _OPTION = "jax_disable_most_optimizations"
 
 @contextmanager
 def quick_compile(on: bool = True) -> Iterator[None]:
-    """Switches most of XLA's optimizations off, or on; then as they were."""
+    """Disables most of XLA's optimizations, or enables them, within a block."""
     before = jax.config.read(_OPTION)
     jax.config.update(_OPTION, on)
     try:

@@ -15,7 +15,7 @@ SIZES = (2, 3, 4)
 
 @jax.custom_vjp
 def doubled_gradient(x: Array) -> Array:
-    """The identity, with a gradient that only its own rule gives."""
+    """The identity, with a different gradient by its `custom_vjp` rule."""
     return x
 
 
@@ -41,7 +41,7 @@ def nested(x: Array, W: Array, b: Array) -> Array:
 CHAINS: tuple[Callable[[Array], Array], ...] = (
     jnp.tanh,
     jax.nn.sigmoid,
-    # Not at 0, where rounding decides on which side of the kink a difference lies.
+    # Shifted from 0, where rounding decides on which side of the kink an input is.
     lambda x: jax.nn.relu(x + 0.0317),
     jax.nn.silu,
     jax.nn.softplus,
@@ -68,8 +68,8 @@ def random_cell(seed: int, *, casts: bool = False, length: int = 12) -> RandomCe
     """Makes a cell.
 
     Args:
-        seed: Seed of everything.
-        casts: Whether to cast to bfloat16 and back, which rounds coarsely.
+        seed: Seed of all random choices.
+        casts: Whether to cast to bfloat16 and back, with large rounding errors.
         length: Number of steps of its program.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Graphs for tests of scheduling: all small ones, and random ones for hypothesis."""
+"""Graphs for tests of scheduling: all small ones, and random ones by hypothesis."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ def build(
 
 
 def long_chain(nodes: int, types: int = 2) -> GraphStructure:
-    """A chain whose types take turns."""
+    """A chain whose types alternate."""
     return GraphStructure(
         type_keys=tuple(TypeKey(f"t{k}", "", 0) for k in range(types)),
         node_type=np.arange(nodes, dtype=np.int32) % np.int32(types),
@@ -36,7 +36,7 @@ def long_chain(nodes: int, types: int = 2) -> GraphStructure:
 
 
 def all_graphs(max_nodes: int, num_types: int = 2) -> Iterator[GraphStructure]:
-    """Every graph of up to so many nodes; the first node has type 0."""
+    """Every graph of up to `max_nodes` nodes; the first node has type 0."""
     yield build([], [], num_types)
     for n in range(1, max_nodes + 1):
         pairs = [(u, v) for v in range(n) for u in range(v)]
@@ -51,7 +51,7 @@ def all_graphs(max_nodes: int, num_types: int = 2) -> Iterator[GraphStructure]:
 
 @st.composite
 def graphs(draw, max_nodes=60, max_types=4, max_arity=3, num_types=None):
-    """Graphs whose operands may be missing or occur twice; types may have no node."""
+    """Graphs whose operands may be missing or repeated; types may have no node."""
     if num_types is None:
         num_types = draw(st.integers(1, max_types))
     n = draw(st.integers(0, max_nodes))

@@ -1,8 +1,8 @@
-"""Records many models and prints a digest of each recording, as JSON.
+"""Records many models and prints a digest of each recording as JSON.
 
 Run as a program, with or without the compiled hot path of recording (see
-`edbatch.recording_is_compiled`), so that both can be compared: all workloads, random
-programs, calls with arguments of every kind, and what goes wrong in calls.
+`edbatch.recording_is_compiled`), to compare the two. Covers all workloads, random
+programs, calls with arguments of every kind, and errors in calls.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ PARAMS = {"w": np.ones((3, 3), np.float32), "layers": [np.ones(3, np.float32)] *
 
 
 def digest(graph: Any) -> str:
-    """A hash of all that a recording holds, types included."""
+    """A hash of everything in a recording, types included."""
     parts = [
         repr(each)
         for node_type in graph.types.types
@@ -68,7 +68,7 @@ def digest(graph: Any) -> str:
 
 
 def recorded(model: Any, params: Any, instances: list[Any]) -> list[str]:
-    """Records all at once, again when all calls are known, and one by one."""
+    """Records all instances at once, again once all calls are known, and one by one."""
     types, memory = TypeTable(abstract(params), model), CallMemory()
     graphs = [record(model, types, instances, memory) for _ in range(2)]
     graphs += [record(model, types, [each], memory) for each in instances[:3]]
@@ -209,7 +209,7 @@ def results() -> Iterator[tuple[str, Any]]:
             yield f"result: {name}", str(error)
 
 
-# --- what goes wrong
+# --- errors
 
 FAULTS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "foreign": lambda p, x, old: look(old),
@@ -259,7 +259,7 @@ def faults() -> Iterator[tuple[str, Any]]:
                 record(model, types, instances, memory)
             except Exception as error:
                 notes = getattr(error, "__notes__", [])
-                # Python 3.13 adds this, or not.
+                # Python 3.13 sometimes adds this.
                 text = str(error).removesuffix(" while calling a Python object")
                 messages.append([type(error).__name__, text, *notes])
             else:
@@ -268,7 +268,7 @@ def faults() -> Iterator[tuple[str, Any]]:
 
 
 def asking() -> Iterator[tuple[str, Any]]:
-    """Recordings of instances that were suspended on the way."""
+    """Recordings of instances that were suspended to wait for values."""
     batched = eb.batch(asking_models.shift_reduce)
     words = [[1, 2, 3, 4], [5], [6, 7, 8]]
     rollout = batched.rollout(asking_models.make_params(), words)

@@ -1,4 +1,4 @@
-"""A model of trees, recorded by itself."""
+"""A small tree model, and `record_one`, which records one instance."""
 
 import jax.numpy as jnp
 

@@ -1,4 +1,4 @@
-"""A small policy, its text, and its file with one thing changed."""
+"""A small policy, its text, and its file with one change."""
 
 import json
 

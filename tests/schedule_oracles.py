@@ -1,4 +1,4 @@
-"""Scheduling over again in plain Python, from the definitions: slow and obvious."""
+"""Scheduling in plain Python, straight from the definitions: slow and obvious."""
 
 import functools
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Naive:
         return found
 
     def frontier(self, done: set[int]) -> dict[int, frozenset[int]]:
-        """The frontier nodes of each type that has some."""
+        """The frontier's nodes by type, without types that have none."""
         ready = [v for v in range(self.n) if v not in done and self.reads[v] <= done]
         return {
             t: frozenset(v for v in ready if self.types[v] == t)
@@ -40,7 +40,7 @@ class Naive:
         }
 
     def heads(self, done: set[int], t: int) -> set[int]:
-        """Remaining nodes of a type without remaining ancestors of that type."""
+        """Remaining nodes of a type that have no remaining ancestor of that type."""
         left = {v for v in range(self.n) if v not in done and self.types[v] == t}
         return {v for v in left if not self.ancestors[v] & left}
 
@@ -73,7 +73,7 @@ def depth_batches(graph: Naive) -> Batches:
 
 
 def agenda_batches(graph: Naive) -> Batches:
-    """DyNet's: means over all nodes of a type, whatever has run."""
+    """DyNet's agenda: mean depth over all nodes of a type, including finished ones."""
     depths = graph.depths()
     mean = {
         t: Fraction(sum(d for d, k in zip(depths, graph.types, strict=True) if k == t))
@@ -102,7 +102,7 @@ def greedy_batches(graph: Naive) -> Batches:
 
 
 def brute_lower_bound(graph: Naive) -> int:
-    """The sum over types of the most nodes of that type on any path, path by path."""
+    """The sum over types of the maximum number of nodes of the type on any path."""
     best = [0] * graph.num_types
 
     def follow(path: list[int]) -> None:
@@ -118,7 +118,7 @@ def brute_lower_bound(graph: Naive) -> int:
 
 
 def fewest_batches(graph: Naive) -> Callable[[frozenset[int]], int]:
-    """The fewest batches for what remains after some nodes, by trying everything."""
+    """The minimum number of batches for the remaining nodes, by exhaustive search."""
 
     @functools.cache
     def fewest(done: frozenset[int]) -> int:
@@ -130,7 +130,7 @@ def fewest_batches(graph: Naive) -> Callable[[frozenset[int]], int]:
 
 
 def batches_of(schedule: Schedule) -> Batches:
-    """A schedule in the oracles' terms."""
+    """A schedule in the oracles' format."""
     return [
         (int(t), frozenset(schedule.order[first:last].tolist()))
         for t, first, last in zip(
@@ -143,7 +143,7 @@ def batches_of(schedule: Schedule) -> Batches:
 
 
 def frontier_of(state: FrontierState) -> dict[int, frozenset[int]]:
-    """A compiled frontier in the oracles' terms."""
+    """A compiled frontier in the oracles' format."""
     queues = {
         t: state.queue[first + head : first + tail].tolist()
         for t, (first, head, tail) in enumerate(

@@ -1,4 +1,4 @@
-"""Requests that come to a server in bursts, and the answers that they should get."""
+"""Submits requests to a server in bursts, and checks the answers."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ def check_bursts(
     instances: Sequence[Any],
     rng: np.random.Generator,
 ) -> None:
-    """Submits instances, some after a pause; answers are those of the model alone."""
+    """Submits instances, some after a pause; answers must equal the model's own."""
     futures = []
     for each in instances:
         futures.append(server.submit_nowait(each))

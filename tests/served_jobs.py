@@ -1,4 +1,4 @@
-"""A service for the tests, which the command imports: a model that asks for values."""
+"""Services for tests of `edbatch serve`, with models that ask for values."""
 
 import time
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ Word = Annotated[int, Field(ge=0, lt=12)]
 
 @dataclass(frozen=True)
 class Job:
-    """Some words to read, then so many steps, each after a look at the last."""
+    """Words to read, and a number of steps, each after the value of the last."""
 
     words: Annotated[Sequence[Word], Field(min_length=1, max_length=20)]
     steps: Annotated[int, Field(ge=0)] = 0
@@ -87,7 +87,7 @@ def not_a_service():
 
 
 def expected(params, job):
-    """What the unbatched model says, in terms of JSON."""
+    """The unbatched model's result as JSON."""
     found = model(params, Job(**job))
     return as_json(jax.tree.map(lambda leaf: leaf, found))
 

@@ -1,4 +1,4 @@
-"""`edbatch serve` in a process of its own, and a client of it."""
+"""`edbatch serve` in its own process, and a client."""
 
 import http.client
 import json
@@ -87,8 +87,8 @@ class ServeProcess:
         return json.loads(self.get("/v1/stats")[1])
 
     def log(self) -> list[dict[str, Any]]:
-        """The whole lines of JSON on stderr; what is said before them is text."""
-        *lines, _ = self.errors.read_text().split("\n")  # the last is being written
+        """The complete JSON lines on stderr, without the text before them."""
+        *lines, _ = self.errors.read_text().split("\n")  # the last may be incomplete
         return [json.loads(each) for each in lines if each.startswith("{")]
 
     def send_signal(self, number: signal.Signals = signal.SIGTERM) -> None:

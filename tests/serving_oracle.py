@@ -1,10 +1,10 @@
-"""A server as its definition says, slow and in plain Python: the oracle of tests."""
+"""Oracle of the simulated server: slow plain Python, straight from the definition."""
 
 import math
 
 
 class Request:
-    """A request: its nodes' types and operands, and what has run."""
+    """A request: its nodes' types and operands, and the nodes that have run."""
 
     def __init__(self, number, arrival, types, operands, deadline):
         self.number = number
@@ -13,7 +13,7 @@ class Request:
         self.operands = operands
         self.deadline = deadline
         self.done = set()
-        self.ready = {}  # node: since when
+        self.ready = {}  # node -> time at which it became ready
         self.finish = math.inf
 
     def open_nodes(self):
@@ -27,7 +27,7 @@ class Request:
         return len(self.done) == len(self.types)
 
     def heads(self, kind):
-        """Nodes of a type that have no ancestor of it among those that remain."""
+        """Number of remaining nodes of a type that have no remaining ancestor of it."""
         blocked = set()
         count = 0
         for v in range(len(self.types)):
@@ -52,9 +52,9 @@ class Server:
         self.most = most
         self.quantum = quantum
         self.now = self.looked = 0.0
-        self.flight = []  # requests that have joined and are not answered
+        self.flight = []  # requests that have joined and are not yet answered
         self.joined = 0
-        self.batches = 0  # of this wave
+        self.batches = 0  # in this wave
         self.queue = {t: [] for t in range(len(cost_ms))}  # (request, node)
         self.settle()
 
@@ -107,14 +107,14 @@ class Server:
         self.batches += 1
         for r, v in rows:
             r.done.add(v)
-        # A reader joins where its last operand ran.
+        # A reader is queued at the place of its last operand in the batch.
         for r, v in rows:
             self.now_ready(r, v, rows)
         self.settle()
         return len(rows)
 
     def now_ready(self, r, v, rows):
-        """Readers of v whose operands ran no later than v does in this batch."""
+        """Queues readers of v whose operands come no later than v in this batch."""
         place = rows.index((r, v))
         later = {u for s, u in rows[place + 1 :] if s is r}
         for w in range(len(r.types)):
@@ -132,11 +132,11 @@ class Server:
         self.settle()
 
     def integral(self):
-        """Time that requests have spent here so far, all together."""
+        """Total time that requests have spent in the server so far."""
         return sum(max(0.0, min(self.now, r.finish) - r.arrival) for r in self.requests)
 
     def state(self):
-        """As the fields of `ServingState`."""
+        """The state as the fields of `ServingState`."""
         kinds = range(len(self.cost_ms))
         now = self.looked
         queue = self.queue

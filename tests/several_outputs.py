@@ -13,7 +13,7 @@ def pair(params, word):
 
 
 def check_outputs(params, count):
-    """In chunks with rows of padding, every output is that of its own instance."""
+    """Checks that each instance gets its own output, in chunks with padding rows."""
     runner, model = eb.batch(pair).wave_runner(params)
     runs = [runner.start(k, lambda k=k: model(k)) for k in range(count)]
     for run in runs:

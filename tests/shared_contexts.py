@@ -1,7 +1,7 @@
-"""One MLIR context for many programs that a thread lowers.
+"""Reuses an MLIR context for many programs that a thread lowers.
 
-JAX makes a context, and loads its dialects, for each program: half of what it takes to
-lower a small one, and a session lowers some twenty thousand.
+JAX makes a context, and loads its dialects, for each program. This takes half the time
+of lowering a small one, and a test session lowers some twenty thousand.
 """
 
 import threading
@@ -10,11 +10,11 @@ from typing import Any
 
 from jax._src.interpreters import mlir
 
-_PROGRAMS = 100  # what a context keeps of them is freed with it
+_PROGRAMS = 100  # memory that a context keeps for them is freed with it
 
 
 class SharedContexts:
-    """Lets JAX use contexts again: a pytest plugin."""
+    """A pytest plugin that makes JAX reuse contexts."""
 
     def __init__(self) -> None:
         self._own = threading.local()
@@ -23,7 +23,7 @@ class SharedContexts:
         make: Callable[[], Any] = mlir.make_ir_context
 
         def shared() -> Any:
-            if _is_in_a_context():  # what is lowered now would go where that writes
+            if _is_in_a_context():  # a shared context would mix this lowering into it
                 return make()
             own = self._own
             if getattr(own, "left", 0) == 0:

@@ -1,4 +1,4 @@
-"""Arrays of NumPy whose memory JAX reads, at a time of its own."""
+"""NumPy arrays whose memory JAX shares and reads asynchronously."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def aligned(array):
-    """A copy that JAX need not copy, since it begins at a multiple of 64 bytes."""
+    """A copy aligned to 64 bytes, which JAX need not copy again."""
     others = []
     while (copied := np.array(array)).ctypes.data % 64:
         others.append(copied)
@@ -19,7 +19,7 @@ def _square_often(matrix):
 
 
 def keep_busy():
-    """Gives JAX work of some tenths of a second; what it does later, it does after."""
+    """Gives JAX a few tenths of a second of work, which delays later work."""
     matrix = _square_often(jnp.ones((200, 200))).block_until_ready()
     for _ in range(8):
         _square_often(matrix)

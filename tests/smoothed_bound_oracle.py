@@ -1,4 +1,4 @@
-"""The smoothed bound of what remains in plain Python, from its definition."""
+"""The smoothed bound of the remaining nodes in plain Python, from its definition."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ def parts_of(structure: GraphStructure) -> list[set[int]]:
 
 
 def longest(graph: Naive, nodes: set[int], t: int | None) -> int:
-    """Most nodes (of a type) on a path through some nodes of a graph."""
+    """Maximum number of nodes (of a type) on a path through the given nodes."""
     best: dict[int, int] = {}
     for v in sorted(nodes):
         before = max((best[u] for u in graph.reads[v] & nodes), default=0)
@@ -30,7 +30,7 @@ def smoothed_bound_of(
     weight: Sequence[float] | np.ndarray,
     log2_p: int,
 ) -> float:
-    """The smoothed bound of what remains after some nodes."""
+    """The smoothed bound of the nodes that remain after `done`."""
     graph = Naive(structure)
     parts = [part - done for part in parts_of(structure)]
     p = 2**log2_p
@@ -47,7 +47,7 @@ def gains_of(
     weight: Sequence[float] | np.ndarray,
     log2_p: int,
 ) -> dict[int, float]:
-    """By how much running each type on the frontier would lower it."""
+    """How much running each frontier type would lower the smoothed bound."""
     value = smoothed_bound_of(structure, done, weight, log2_p)
     return {
         t: value - smoothed_bound_of(structure, done | batch, weight, log2_p)
@@ -56,7 +56,7 @@ def gains_of(
 
 
 def best_two(gains: dict[int, float]) -> list[int]:
-    """The type of largest gain and the runner-up, the lower of equals first."""
+    """The types of the two largest gains; of equal ones, the lower type first."""
     found: list[int] = []
     while len(found) < min(2, len(gains)):
         left = sorted(gains.keys() - {*found})

@@ -1,4 +1,4 @@
-"""Gradients of batched functions, and the kinds of parameters that they take."""
+"""Tests gradients of batched functions, and the kinds of parameters they accept."""
 
 from collections import OrderedDict
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Policies, searches and guards that `eb.batch` is given."""
+"""Tests policies, searches and guards passed to `eb.batch`."""
 
 import numpy as np
 import pytest
@@ -40,19 +40,19 @@ def more(x):
 
 
 def walk(params, letters):
-    """Goes through letters, m for `more` and h for `half`."""
+    """Runs one cell per letter: m is `more`, h is `half`."""
     state = start(1.0)
     for letter in letters:
         state = more(state) if letter == "m" else half(state)
     return state
 
 
-# To run `more` first takes batches of start, m, hh, mm.
+# Running `more` first takes the batches start, m, hh, mm.
 LETTERS = ["mhm", "hm"]
 
 
 def poor_machine():
-    """A learned policy that runs `half` first, which takes start, h, mm, h, m."""
+    """A learned policy that runs `half` first, with batches start, h, mm, h, m."""
     keys = eb.batch(walk, params={}).graph(LETTERS).structure.type_keys
     at = {key.cell: t for t, key in enumerate(keys)}
     both = tuple(sorted((at["half"], at["more"])))
@@ -93,7 +93,7 @@ def test_a_plan_says_whose_schedule_won():
         ("fsm-base", 5),
         ("greedy", 4),
     ]
-    assert reports[1].cached  # and still says so
+    assert reports[1].cached  # and reports the same policy
     searched = eb.batch(walk, BeamSearch(machine, width=8), params={})
     assert searched.plan(LETTERS).report.policy == "search"
     assert guarded.plan(["mh"]).report.policy == "fsm-base"

@@ -1,4 +1,4 @@
-"""Functions of one device and of several share one protocol and one host pipeline."""
+"""Single-device and sharded functions share one protocol and one host pipeline."""
 
 import inspect
 from typing import Any
@@ -40,7 +40,7 @@ def function(request: Any, params: Any) -> Any:
 
 
 def report_of(plan: Any) -> eb.PlanReport:
-    """The report of a plan, or that of the first device."""
+    """The report of a plan, or of the first device's plan."""
     return plan.report.shards[0] if hasattr(plan, "shards") else plan.report
 
 
@@ -52,7 +52,7 @@ def test_both_have_every_member_of_the_protocol(function: Any) -> None:
         own = inspect.getattr_static(type(function), name)
         assert isinstance(own, property) == isinstance(member, property)
         if not isinstance(member, property):
-            # A call that the protocol takes is a call that the function takes.
+            # Every call that the protocol allows must work on the function.
             parameters = inspect.signature(member).parameters
             taken = inspect.signature(own).parameters
             assert [name for name in taken if name in parameters] == list(parameters)

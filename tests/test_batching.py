@@ -1,4 +1,4 @@
-"""The front door: calls, recordings, plans, their cache, and what bad input gets."""
+"""Tests `eb.batch`: calls, recordings, plans and their cache, errors on bad input."""
 
 from collections import namedtuple
 
@@ -65,7 +65,7 @@ def test_values_of_external_inputs_are_not_cached():
 
 
 def test_which_call_reads_which_input_is_part_of_the_key_of_a_plan():
-    """An array that two calls read is one row of a pool, here of two."""
+    """An array that two calls read is a single row of a pool, here one of two rows."""
 
     @eb.cell
     def start(x):
@@ -213,7 +213,7 @@ def test_50_minibatches_compile_at_most_3_programs():
 def test_the_compilation_cache_is_switched_on(tmp_path):
     names = "compilation_cache_dir", "persistent_cache_min_compile_time_secs"
     before = {f"jax_{name}": getattr(jax.config, f"jax_{name}") for name in names}
-    compilation_cache.reset_cache()  # JAX opens a folder once
+    compilation_cache.reset_cache()  # JAX opens its cache folder only once
     try:
         assert eb.use_compilation_cache(tmp_path) == tmp_path
         eb.batch(encode, sizes=SIZES)(make_params(), [(1, 2)])
@@ -278,7 +278,7 @@ def test_an_instance_without_nodes():
 
 
 def _total(tree):
-    """Sums all values; if every list is empty there is no leaf, and nothing to sum."""
+    """Sums all values; there are no leaves if every list is empty."""
     leaves = jax.tree.leaves(tree.values)
     return sum((jnp.sum(each) for each in leaves), jnp.float32(0))
 
@@ -353,7 +353,7 @@ def test_cells_work_outside_recordings():
 
 
 def test_weakly_typed_arrays_are_like_others():
-    """As Python's numbers, they have their own dtype with and without batching."""
+    """Like Python's numbers, they have the same dtype with and without batching."""
 
     @eb.cell
     def scale(params, vector):
@@ -387,7 +387,7 @@ def test_the_order_of_keys_counts_for_models_that_list_them():
             batched(params, [vector])[0], model(params, vector), rtol=1e-6
         )
     assert batched.compiles == 2
-    # The order of a dict that it does not list is nothing to it.
+    # The order of a dict that the model does not list does not matter.
     both = {"z": 0.0, "layers": own["layers"]}
     for params in (both, dict(reversed(both.items()))):
         batched(params, [vector])
@@ -404,5 +404,5 @@ def test_the_order_of_keys_does_not_count_for_others():
         batched(each, trees)
     assert batched.compiles == 1
     assert batched.bind(backwards).types is batched.bind(params).types
-    # A model may ask for the order later: it is that of the parameters at hand.
+    # A model may list keys later; it sees the order of the parameters bound last.
     assert list(batched.bind(backwards).types.params) == list(backwards)

@@ -1,8 +1,8 @@
-"""No module of the library holds a cache that is bounded: one more entry is a cliff.
+"""No module of edbatch has a bounded `lru_cache`: one entry too many makes it slow.
 
-What is kept belongs to the object that it depends on (a table of types, a model's
-state, a compiled function) and dies with it. Generators of synthetic data may keep
-arrays, which only depend on a number.
+A cached value belongs to the object it depends on (a table of types, a model's state, a
+compiled function) and is freed with it. Generators of synthetic data may cache arrays
+that depend only on a number.
 """
 
 import ast
@@ -17,7 +17,7 @@ from edbatch.graph import output_recording
 
 
 def bounded_caches(tree: ast.AST) -> Iterator[int]:
-    """Lines that use ``lru_cache``; one without bounds is written ``cache``."""
+    """Lines that use ``lru_cache``; an unbounded cache is written ``cache``."""
     for node in ast.walk(tree):
         match node:
             case ast.Name("lru_cache") | ast.Attribute(attr="lru_cache"):

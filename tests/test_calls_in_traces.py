@@ -1,4 +1,4 @@
-"""Calls inside of functions that JAX traces: plans are constants there."""
+"""Tests calls inside functions that JAX traces, where plans are constants."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ def lists(params, n):
 
 
 def inputs(params, n):
-    """Also returns what no cell has made: arrays, numbers and lists of them."""
+    """Also returns values that no cell computed: arrays, numbers and lists of them."""
     return scaled(params, 2.0), [n] * n, n, [1.5] * n, np.full(2, n, np.float32)
 
 

@@ -1,7 +1,7 @@
-"""What a cell closes over is what it is when the cell is called.
+"""Variables that a cell closes over have their values at the time of the call.
 
-A model may make a cell in a loop, for one layer: Python looks the loop's variable up
-when the cell's function runs, so it has to be traced before the loop goes on.
+A model may make a cell in a loop, for one layer. Python looks up the loop variable when
+the cell's function runs, so the cell must be traced before the loop continues.
 """
 
 import jax
@@ -11,7 +11,7 @@ import pytest
 import edbatch as eb
 from edbatch.compiler import OFF
 
-# Instances share no batch here, which is what the library warns of.
+# Instances share no batch here, and the library warns of that.
 pytestmark = pytest.mark.filterwarnings("ignore::edbatch.errors.ManyTypesWarning")
 
 PARAMS = {"table": jnp.arange(1.0, 5.0), "scale": jnp.float32(0.5)}
@@ -122,7 +122,7 @@ def test_a_kept_recording(model):
 
 
 def test_with_a_key():
-    """Draws are those of the unbatched model, and the factors, too."""
+    """Random draws and factors equal those of the unbatched model."""
     batched = eb.batch(with_key, params=PARAMS, sizes=SIZES)
     eb.verify(batched, PARAMS, INSTANCES, rng=jax.random.key(3))
 
@@ -146,7 +146,7 @@ def test_values_on_the_way():
 
 
 def test_layers_read_what_the_first_one_did():
-    """Types that differ in their parameters alone are traced once, at the first."""
+    """Types that differ in parameters only are traced once, for the first of them."""
     params = {"layers": [{"w": jnp.float32(k)} for k in range(1, 6)], **PARAMS}
 
     def model(params, x):
@@ -165,7 +165,7 @@ def test_layers_read_what_the_first_one_did():
 
 
 class Layer:
-    """What a cell reads is not what it closes over: the first value stays."""
+    """An attribute of an object that a cell closes over keeps its first value."""
 
     factor = 1.0
 

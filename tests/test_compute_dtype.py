@@ -1,4 +1,4 @@
-"""Cells that compute in bfloat16, with parameters, gradients and sums in float32."""
+"""Tests cells that compute in bfloat16 with float32 parameters, gradients and sums."""
 
 import copy
 import pickle
@@ -55,7 +55,7 @@ def total(batched, params, plan):
 
 
 def products(function, *args):
-    """The dtypes that products of a function read."""
+    """The operand dtypes of a function's products."""
     text = str(jax.make_jaxpr(function)(*args))
     dots = re.findall(r"dot_general\[.*?\] (\w+) (\w+)", text, flags=re.DOTALL)
     dtypes = dict(re.findall(r"(\w+):(\w+)\[", text))
@@ -166,14 +166,14 @@ def gained(gain, x):
 @pytest.mark.parametrize("options", [{}, {"compiler": eb.Compiler(packing="never")}])
 @pytest.mark.parametrize("of_bfloat16", [False, True])
 def test_parameters_that_are_broadcast(options, of_bfloat16):
-    """XLA sums bfloat16 in bfloat16, where many terms come together."""
+    """XLA sums bfloat16 arrays in bfloat16, which is inexact for many terms."""
     x = np.full((2, 64), 0.4375, np.float32)
     for cell, shape in ((scaled, ()), (gained, (2,))):
         params = jnp.ones(shape, HALF if of_bfloat16 else jnp.float32)
         own = {"sizes": eb.Sizes(widths=(512,)), "params": params, **options}
         dtype = {} if of_bfloat16 else {"compute_dtype": HALF}
         batched = eb.batch(lambda p, x, cell=cell: cell(p, x), **own, **dtype)
-        # The sum over the elements of one instance is the model's own.
+        # The sum over the elements of one instance is part of the model itself.
         alone, all_of_them = (
             jax.grad(lambda p, n=n: total(batched, p, batched.plan([x] * n)))(params)  # noqa: B023
             for n in (1, 700)
@@ -215,14 +215,14 @@ def test_gradients_of_rows_are_summed_in_float32(model, name, factor, options):
     own = jax.grad(lambda p: total(batched, p, plan))(params)[name]
     rows = own.reshape(3, -1)
     expected = 741.0 * np.array(factor)[:, None]
-    # The cotangent of a lookup that many read is rounded to bfloat16 itself.
+    # The cotangent of a lookup with many readers is itself rounded to bfloat16.
     rtol = 2**-8 if model is read_often else 0
     np.testing.assert_allclose(rows, np.broadcast_to(expected, rows.shape), rtol=rtol)
 
 
 @jax.custom_vjp
 def stand_still(params):
-    """Gradients end at 30, as sums in bfloat16 end at 256."""
+    """Clips gradients at 30, as sums of ones in bfloat16 stop at 256."""
     return params
 
 
@@ -233,7 +233,7 @@ stand_still.defvjp(
 
 
 class Stalled:
-    """A batched function whose gradients were summed in bfloat16."""
+    """A batched function whose gradients look as if summed in bfloat16."""
 
     def __init__(self, batched):
         self._batched = batched
@@ -246,7 +246,7 @@ class Stalled:
 
 
 def test_verify_finds_sums_that_stand_still():
-    """Only terms of one sign show it."""
+    """Only terms of the same sign reveal it."""
     params = {"table": jnp.ones((3, 4)), "bias": jnp.zeros(1)}
     batched = new_batched(looked_up, params)
     instances = [[1] * 100, [1] * 20]
@@ -256,7 +256,7 @@ def test_verify_finds_sums_that_stand_still():
 
 
 def test_verify_knows_that_jax_itself_stands_still():
-    """It sums the cotangents of 600 readers of one value in bfloat16."""
+    """JAX sums the cotangents of 600 readers of one value in bfloat16."""
     params = {"table": jnp.ones((3, 4)), "bias": jnp.zeros(1)}
     batched = new_batched(read_often, params)
     assert eb.verify(batched, params, [[1] * 600]).max_gradient_error < 0.1
@@ -280,7 +280,7 @@ def layered(params, words):
 
 
 def test_no_write_of_rows_converts_an_arena():
-    """On CPUs XLA would convert it to float32 and back, for each chunk."""
+    """On CPUs XLA would convert the arena to float32 and back for each chunk."""
     params, trees = make_params(8), sample_trees(0, 9)
     batched = new_batched(encode, params)
     plan = batched.plan(trees)
@@ -389,7 +389,7 @@ def test_families_share_loops():
     instances = [np.ones(4, np.float32), np.zeros(4, np.float32)]
     eb.verify(batched, params, instances)
     plan = batched.plan(instances)
-    # The first layer reads an input from outside, all others values.
+    # The first layer reads an external input, all others read values of nodes.
     assert len({each.type_id for each in plan.shape.program.loops}) == 2
     own = jax.grad(lambda p: total(batched, p, plan))(params)
     assert {each.dtype for each in jax.tree.leaves(own)} == {jnp.dtype("float32")}

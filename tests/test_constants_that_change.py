@@ -1,6 +1,6 @@
-"""What a cell closes over is what it was when it was traced, in all programs.
+"""Arrays that a cell closes over keep their values of tracing time in all programs.
 
-Arrays of NumPy can be changed in place; programs are compiled later than cells traced.
+NumPy arrays can change in place between the trace of a cell and a later compilation.
 """
 
 import jax
@@ -17,7 +17,7 @@ SIZES = eb.Sizes(widths=(8,))
 
 
 class Table:
-    """A model whose cell reads an array, alone and in a function of jax.jit."""
+    """A model whose cell reads an array, directly and inside a jitted function."""
 
     def __init__(self, **options):
         self.array = array = np.ones(3, np.float32)

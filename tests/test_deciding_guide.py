@@ -1,4 +1,4 @@
-"""The code of the guide on values runs, and says the truth about what it returns."""
+"""The code of `generate-and-decide.md` runs, and the guide states its results."""
 
 import re
 
@@ -25,7 +25,7 @@ def test_the_guide_runs_as_it_stands(project_root):
     [(nodes, most)] = re.findall(r"run (\d+) of (\d+) layers' worth", text)
     report = names["rollout"].report
     assert report.nodes == int(nodes) * 2
-    # Two halves of eight waves each, which become one when few instances are left.
+    # Two halves of eight waves each, merged into one when few instances are left.
     assert 8 < report.waves < 2 * 8
     assert (int(nodes), int(most)) == (depths.sum(), 8 * 64)
     assert {depths.min(), depths.max()} == {1, 8}
@@ -36,7 +36,7 @@ def test_the_guide_runs_as_it_stands(project_root):
 
 
 def _check_policy_gradient(names):
-    """REINFORCE is what the model gives along the same paths, instance by instance."""
+    """The REINFORCE gradient equals the unbatched model's along the same paths."""
     inputs, rewards, key = names["inputs"][:6], names["rewards"], names["key"]
 
     def total(params, instances):

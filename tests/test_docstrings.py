@@ -1,4 +1,4 @@
-"""Runs the examples in the docstrings of every module, as installed."""
+"""Runs the docstring examples of every installed module."""
 
 import ast
 import doctest
@@ -16,7 +16,7 @@ import edbatch as eb
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text())
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-EXTENSIONS = (".compiled_recording",)  # no source of Python
+EXTENSIONS = (".compiled_recording",)  # no Python source
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -44,7 +44,7 @@ def find_examples(module: ModuleType) -> list[doctest.DocTest]:
 
 
 def run_examples(module: ModuleType) -> str:
-    """Returns the report of the examples that failed, empty if none did."""
+    """Returns a report of the examples that failed, empty if none did."""
     report: list[str] = []
     runner = doctest.DocTestRunner(optionflags=OPTIONS, verbose=False)
     for test in find_examples(module):
@@ -54,7 +54,7 @@ def run_examples(module: ModuleType) -> str:
 
 @pytest.fixture(autouse=True)
 def coarse() -> Iterator[None]:
-    """Programs are those that users meet first, which compile sooner."""
+    """Runs coarse programs, which users meet first and which compile faster."""
     with eb.use_tiers("coarse"):
         yield
 

@@ -1,4 +1,4 @@
-"""What is decided from instances is decided by a sample, whatever ran before."""
+"""Tests `fit`: a sample makes the decisions, whatever ran before."""
 
 import pickle
 from dataclasses import replace
@@ -43,7 +43,7 @@ def chain_params(size=256):
 
 
 def shapes(plan):
-    """Everything of a plan but times: its program, arrays and what they say."""
+    """Everything of a plan except times: loops, rows and the contents of its arrays."""
     program = plan.shape.program
     names = tuple(str(program.types.types[each.type_id].key) for each in program.loops)
     loops = tuple((each.width, each.sliced) for each in program.loops)
@@ -55,7 +55,7 @@ def test_the_order_of_minibatches_changes_no_plan_of_a_fitted_function():
     found = []
     for order in ((0, 1, 2), (2, 1, 0)):
         batched = eb.batch(chain, params=chain_params()).fit(LONG)
-        batched.plan(LONG)  # buckets have one size from here on
+        batched.plan(LONG)  # the bucket has its final size from here on
         minibatches = [SHORT, LONG, [*LONG, *SHORT]]
         plans = {k: batched.plan(minibatches[k]) for k in order}
         found.append([shapes(plans[k]) for k in range(3)])
@@ -120,13 +120,13 @@ def test_a_sharded_minibatch_decides_before_it_is_divided(monkeypatch):
     assert sizes[0] == 8  # the whole minibatch
     sizes.clear()
     sharded.plan([*SHORT, *SHORT])
-    assert sum(sizes) == 8  # of known types, each part alone
+    assert sum(sizes) == 8  # types are known, so only the parts are laid out
 
 
 def test_types_that_the_sample_lacks_are_whole_and_gathered():
     everything = eb.Compiler(hoisting="always", slices="always")
     batched = eb.batch(chain, params=chain_params(8), compiler=everything)
-    batched.fit([[]])  # only `start`
+    batched.fit([[]])  # has only `start`
     plan = batched.plan(LONG)
     assert plan.report.hoisted == 0
     assert not any(loop.sliced for loop in plan.shape.program.loops)

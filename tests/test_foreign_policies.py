@@ -1,4 +1,4 @@
-"""Policies of others: what they return is checked."""
+"""Schedules returned by users' policies are checked."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ def model(params, steps):
 
 
 class Own:
-    """Changes the schedule of a heuristic."""
+    """A policy that changes a heuristic's schedule."""
 
     name = "own"
 

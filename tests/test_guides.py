@@ -1,4 +1,4 @@
-"""The commands and the code of the guides run, one after the other."""
+"""Runs the commands and the code of the guides, one after the other."""
 
 import re
 import shlex
@@ -16,9 +16,9 @@ BLOCK = r"^```(\w+)\n(.*?)^```$"
 
 @pytest.fixture
 def blocks(project_root, tmp_path, monkeypatch):
-    """Language and text of each code block, in an empty folder to run them in."""
+    """Language and text of each code block, run in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)  # the commands add the folder as well
+    monkeypatch.syspath_prepend(tmp_path)  # the commands add the folder, too
     text = (project_root / "docs" / "train-a-policy.md").read_text(encoding="utf-8")
     yield re.findall(BLOCK, text, flags=re.DOTALL | re.MULTILINE)
     sys.modules.pop("my_models", None)
@@ -67,17 +67,17 @@ def test_the_guide_runs_as_it_stands(blocks, tmp_path, capsys):
 def test_what_a_guide_prints(
     guide, blocks, project_root, tmp_path, monkeypatch, capsys
 ):
-    """A block of text right behind a block of code is what the code prints."""
+    """A text block right after a code block is the output of the code."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "88")
     text = (project_root / "docs" / f"{guide}.md").read_text(encoding="utf-8")
-    quick = guide != "memory-planner"  # which measures what XLA makes
+    quick = guide != "memory-planner"  # that guide measures optimized programs
     with quick_compile(quick), eb.use_tiers("coarse" if quick else "fine"):
         assert compared_blocks(text, guide, capsys) == blocks
 
 
 def compared_blocks(text, guide, capsys):
-    """Runs a guide; returns how many blocks say what was printed, as they do."""
+    """Runs a guide; returns how many text blocks were compared with the output."""
     names: dict = {"__name__": "__main__"}
     printed = None
     end = compared = 0
@@ -89,7 +89,7 @@ def compared_blocks(text, guide, capsys):
             exec(compile(content, f"{guide}.md", "exec"), names)
             printed = capsys.readouterr().out
         elif printed is not None and not text[end : block.start()].strip():
-            # Of a command, the progress before the table is not shown.
+            # The guide does not show a command's progress before the table.
             assert _lines(printed)[-len(_lines(content)) :] == _lines(content)
             compared += 1
             printed = None

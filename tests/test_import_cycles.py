@@ -1,7 +1,7 @@
-"""No module of edbatch imports itself by way of others.
+"""The modules of edbatch have no import cycles.
 
-Imports inside functions and below `TYPE_CHECKING` count: they hide a cycle from
-Python, not from whoever reads the modules. Inside one package, an `__init__.py` that
+Imports inside functions and under `TYPE_CHECKING` count: they hide a cycle from
+Python, not from a reader of the modules. Inside one package, an `__init__.py` that
 re-exports its modules does not count as one of them.
 """
 
@@ -14,7 +14,7 @@ from test_import_direction import PROJECT_ROOT, imports, module_files, write
 
 
 def import_graph(root: Path) -> dict[str, set[str]]:
-    """Which modules of the sources each module imports; packages left out."""
+    """The modules of the sources that each module imports, without packages."""
     files = dict(module_files(root))
     modules = {name for name, file in files.items() if file.name != "__init__.py"}
     graph: dict[str, set[str]] = {}
@@ -29,7 +29,7 @@ def import_graph(root: Path) -> dict[str, set[str]]:
 
 
 def cycles(graph: dict[str, set[str]]) -> list[tuple[str, ...]]:
-    """The strongly connected components of more than one module, or with a loop."""
+    """Strongly connected components of more than one module or with a self-import."""
     reached = {module: reachable(graph, graph[module]) for module in graph}
     return sorted(
         {

@@ -1,6 +1,6 @@
 """A stage imports only earlier stages; `__init__.py` files hold no logic.
 
-Both checks read the sources with `ast`, so that an import inside a function or below
+Both checks read the sources with `ast`, so an import inside a function or under
 `TYPE_CHECKING` counts like any other.
 """
 
@@ -12,14 +12,14 @@ import pytest
 
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
 
-# Where the sources of a package lie in the repository.
+# Folder of each package's sources in the repository.
 FOLDERS = {
     "edbatch": "edbatch",
     "edbatch.envs": "envs",
     "edbatch.policies": "policies",
     "edbatch.memory_planner": "memory_planner",
 }
-# In the order in which data flows.
+# In the order of the data flow.
 STAGES = (
     "graph",
     "schedule",
@@ -59,7 +59,7 @@ BASE = (
     "kernel",
     "sorting",
     "without_lock",
-)  # modules that import nothing of edbatch but errors, arguments and kernel
+)  # modules that import only errors, arguments and kernel of edbatch
 
 MAY_IMPORT = {
     "errors": {"errors"},
@@ -110,7 +110,7 @@ LAYERS = tuple(layer for layer in MAY_IMPORT if layer not in (FRONT_DOOR, INIT))
 
 
 def module_files(root: Path) -> Iterator[tuple[str, Path]]:
-    """Each module's import name and file."""
+    """Yields each module's import name and file."""
     for package, folder in FOLDERS.items():
         for file in sorted((root / folder).rglob("*.py")):
             below = file.relative_to(root / folder).with_suffix("").parts
@@ -118,7 +118,7 @@ def module_files(root: Path) -> Iterator[tuple[str, Path]]:
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """The line and the name of each import; a relative one begins with a dot."""
+    """Yields the line and the name of each import; relative names begin with a dot."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -138,7 +138,7 @@ def layer_of(name: str) -> str:
 
 
 def name_violation(name: str) -> str | None:
-    """Why no file of the repository may import by this name, if so."""
+    """The reason why no file may import by this name, or None."""
     if name.startswith("."):
         return "relative import; write the absolute name, edbatch.…"
     top = name.partition(".")[0]
@@ -174,7 +174,7 @@ def import_violations(root: Path) -> list[str]:
 def is_declaration(statement: ast.stmt) -> bool:
     """Whether a statement is an import, a docstring or `__all__ = [names]`.
 
-    Imports may stand below `if TYPE_CHECKING`, for names that load when they are used.
+    Imports may be under `if TYPE_CHECKING`, for names that load when they are used.
     """
     match statement:
         case ast.If(test=ast.Name("TYPE_CHECKING"), orelse=[]):

@@ -1,4 +1,4 @@
-"""What `import edbatch` loads, and what waits until it is used."""
+"""Tests which modules `import edbatch` loads, and which load on first use."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ from importlib.metadata import packages_distributions
 
 import pytest
 
-# Dependencies that load where they are used, with what they bring along.
+# Dependencies that load on first use, and their own dependencies.
 LATER = (
     *("flax", "gymnasium", "matplotlib", "optax", "orbax", "rich", "typer"),
     *("prometheus_client", "pydantic", "starlette", "uvicorn"),
@@ -19,8 +19,8 @@ PRINT = "import sys, json; print(json.dumps([*sys.modules]))"
 
 
 def loaded(code: str) -> set[str]:
-    """The modules that are loaded after some code, in a process of its own."""
-    # -P: the installed package, not the current folder's.
+    """The modules that are loaded after running some code in a new process."""
+    # -P: imports the installed package, not one in the current folder.
     done = subprocess.run(
         [sys.executable, "-P", "-c", f"{code}\n{PRINT}"],
         capture_output=True,
@@ -41,7 +41,7 @@ def test_import_loads_what_a_model_needs_and_no_more() -> None:
 
 
 def test_import_loads_no_distribution_but_these() -> None:
-    """What JAX and Numba load, scipy say, is their own matter."""
+    """Modules that JAX and Numba load themselves, such as scipy, do not count."""
     known, own = packages_distributions(), "import jax, jax.numpy, numpy, numba"
     wanted, found = (
         {dist for name in loaded(code) for dist in known.get(name.split(".")[0], ())}

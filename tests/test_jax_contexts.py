@@ -1,4 +1,4 @@
-"""Contexts of JAX around calls: x64, strict promotion, no compilation, NaN alarms."""
+"""Tests calls under JAX's contexts: x64, strict promotion, disable_jit, debug_nans."""
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ def model(params, trees):
 
 
 INSTANCES = {
-    # All operands of each type are consecutive rows.
+    # The operands of each type are consecutive rows.
     "one": [[(0.1, 0.2)]],
     "alike": [[(0.1, 0.2), (0.3, 0.4)]] * 3,
     "unlike": [[((0.1, 0.2), 0.3), 0.5], [0.4], [(0.5, (0.6, (0.7, 0.8))), 0.9, 0.1]],
@@ -58,7 +58,7 @@ def loss(batched, params, plan):
 @pytest.mark.parametrize("promotion", ["standard", "strict"])
 @pytest.mark.parametrize("instances", INSTANCES.values(), ids=INSTANCES)
 def test_x64_in_both_tiers(tier, promotion, instances):
-    """Row numbers are int32, whatever JAX makes of Python's."""
+    """Row numbers are int32, whatever dtype JAX gives Python's integers."""
     with jax.enable_x64(True), eb.use_tiers(tier):
         params = jnp.asarray(np.random.default_rng(0).normal(size=3))
         assert params.dtype == jnp.float64
@@ -143,7 +143,7 @@ def test_alarms_for_nan(call):
         return apply(params, plan)
 
     with jax.debug_nans(True):
-        run([1.0, 3.0, 5.0])  # rows of padding raise none
+        run([1.0, 3.0, 5.0])  # padding rows raise no error
         with pytest.raises(FloatingPointError, match="nan"):
             run([1.0, -3.0])
 
@@ -168,7 +168,7 @@ def test_numbers_of_another_generator():
     for generator in ("threefry2x32", "rbg", "threefry2x32"):
         with jax.default_prng_impl(generator):
             plan = batched.plan([1.0, 2.0])
-            # Of one function `jax.jit` keeps the program of the first generator.
+            # For the same function `jax.jit` would reuse the first generator's program.
             found = jax.jit(lambda *own: batched.apply(*own))(params, plan)
             expected = np.stack([noise(params, x) for x in (1.0, 2.0)])
             np.testing.assert_allclose(found, expected, rtol=1e-5)
@@ -188,7 +188,7 @@ def constant_noise(params, x):
 @pytest.mark.parametrize("transform", [jax.jit, jax.vmap])
 @pytest.mark.parametrize("first", ["traced", "direct"])
 def test_another_generator_in_traces_and_outside(first, transform, tier):
-    """JAX traces the same function anew for neither."""
+    """JAX retraces the same function for neither of the generators."""
     params, instances = jnp.ones(1), [1.0, 2.0]
     batched = eb.batch(constant_noise, params=params[0], sizes=SIZES)
     plan = batched.plan(instances)
@@ -197,7 +197,7 @@ def test_another_generator_in_traces_and_outside(first, transform, tier):
         return batched.apply(jnp.squeeze(params), plan)
 
     calls = {
-        # Of one function `jax.jit` itself keeps a trace.
+        # A new function each time, since `jax.jit` itself caches traces.
         "traced": lambda: np.ravel(transform(lambda p: run(p))(params)),
         "direct": lambda: np.asarray(run(params)),
     }
@@ -215,7 +215,7 @@ def test_another_generator_in_traces_and_outside(first, transform, tier):
 
 
 def test_another_way_to_draw():
-    """A recording that ran before the setting was changed is traced again."""
+    """A recording that ran before the setting changed is traced again."""
     params, key = jnp.float32(2), jax.random.key(0)
     batched = eb.batch(gumbel_noise, params=params, sizes=SIZES)
     before = jax.config.jax_high_dynamic_range_gumbel

@@ -14,7 +14,7 @@ def test_a_program_is_found_when_it_is_whole(tmp_path, monkeypatch):
         seen.append(cache.get("key"))
 
     monkeypatch.setattr(Path, "write_bytes", watched)
-    for value in (b"whole", b"another"):  # JAX's put keeps the first, too
+    for value in (b"whole", b"another"):  # JAX's `put` also keeps the first value
         put_whole(cache, "key", value)
         assert cache.get("key") == b"whole"
     assert seen == [None, None]

@@ -1,4 +1,4 @@
-"""Loops that Numba has compiled are compiled anew if any of their files has changed."""
+"""Numba recompiles a cached function if any of its source files has changed."""
 
 import ast
 import importlib.util
@@ -54,7 +54,7 @@ def test_a_change_in_any_file_reaches_its_callers(tmp_path: Path) -> None:
         return done.stdout.strip()
 
     assert outer() == "21 0"
-    assert outer() == "21 1"  # as the process before compiled it
+    assert outer() == "21 1"  # read from the cache of the previous process
     inner = INNER.replace("STEP = 1", "STEP = 2")
     (tmp_path / "inner.py").write_text(inner)
     assert outer() == "22 0"
@@ -81,7 +81,7 @@ def names_in(code: CodeType) -> set[str]:
 
 
 def sources_of_imports(module: ModuleType) -> dict[str, str]:
-    """From which module each name comes."""
+    """The module that each imported name comes from."""
     tree = ast.parse(Path(str(module.__file__)).read_text())
     return {
         each.asname or each.name: str(node.module)

@@ -61,7 +61,7 @@ def test_how_far_a_file_may_unpack(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(gzip.compress(bytes(limits.FREE_BYTES + 1)))
     with pytest.raises(UnreadableError, match="gzip unpack to more than 1,048,576, wh"):
         read_bytes(tmp_path / "a")
-    # Of 20 kB, two million bytes are no more than a hundred times as many.
+    # Two million bytes are at most a hundred times 20 kB.
     noise = np.random.default_rng(0).bytes(20_000)
     (tmp_path / "a").write_bytes(gzip.compress(noise + bytes(1_980_000)))
     assert len(read_bytes(tmp_path / "a")) == 2_000_000

@@ -1,4 +1,4 @@
-"""Lists in outputs: what empty ones would hold, and padding."""
+"""Tests lists in outputs: the element types of empty lists, and padding."""
 
 from dataclasses import replace
 

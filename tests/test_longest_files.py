@@ -1,4 +1,4 @@
-"""The files that are said to take longest are there."""
+"""The files listed in `longest_files` exist."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The loss and the clock of measurements."""
+"""Tests the loss and the timing of measurements."""
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ def test_nothing_has_no_loss():
 
 
 class Clock:
-    """A clock that calls move on."""
+    """A fake clock that calls advance."""
 
     def __init__(self, monkeypatch):
         self.now = 0.0
@@ -49,7 +49,7 @@ def test_calls_take_turns_and_each_round_begins_with_another(monkeypatch):
     clock, log = Clock(monkeypatch), []
     calls = [clock.call("a", 1.0, log), clock.call("b", 2.0, log)]
     times = side_by_side(calls, 3)
-    assert "".join(log) == "ab" + "ab" + "ba" + "ab"  # the first ones may compile
+    assert "".join(log) == "ab" + "ab" + "ba" + "ab"  # the first calls may compile
     np.testing.assert_array_equal(times, [[1000.0] * 3, [2000.0] * 3])
 
 

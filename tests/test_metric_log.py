@@ -1,4 +1,4 @@
-"""Metrics in CSV files and in event files of TensorBoard."""
+"""Tests metrics in CSV files and in TensorBoard event files."""
 
 import csv
 import math
@@ -24,7 +24,7 @@ def test_a_row_per_step_and_a_column_per_metric(tmp_path):
     path = tmp_path / "metrics.csv"
     with MetricLog(path) as log:
         log.write(1, {"loss": 0.1})
-        assert values(path, "loss") == [(1, "0.1")]  # at once
+        assert values(path, "loss") == [(1, "0.1")]  # written at once
         log.write(2, {"loss": 1e-30, "held_out/loss": math.inf})
         log.write(3, {"held_out/loss": 3})
     assert [*rows(path)[0]] == ["step", "seconds", "loss", "held_out/loss"]
@@ -72,7 +72,7 @@ def test_a_part_of_a_line_is_dropped(tmp_path):
     with MetricLog(path) as log:
         log.write(1, {"loss": 0.5})
         log.write(2, {"loss": 0.25})
-    path.write_bytes(path.read_bytes()[:-3])  # killed while it wrote
+    path.write_bytes(path.read_bytes()[:-3])  # as if killed while writing
     with MetricLog(path, resume=True) as log:
         log.write(2, {"loss": 0.25})
     assert values(path, "loss") == [(1, "0.5"), (2, "0.25")]
@@ -107,7 +107,7 @@ def test_tensorboard_is_told_where_a_run_goes_on(tmp_path):
         for each in events(folder)
         if each.session_log.status == SessionLog.START
     ]
-    assert starts == [8]  # what it has of later steps is purged
+    assert starts == [8]  # purges entries of later steps
 
 
 def test_without_tensorboardx_the_file_of_an_earlier_run_stays(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Options and arguments of a wrong type end in a sentence of edbatch."""
+"""Options and arguments of a wrong type raise an error of edbatch in one sentence."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,7 @@ NUMBERS = (int, float)
 
 
 def refused(make: Any, *right: Any) -> None:
-    """Checks that every odd value but the right ones is refused in one sentence."""
+    """Checks that every odd value except `right` is refused in one sentence."""
     for value in ODD:
         if any(value is each or type(value) is each for each in right):
             continue

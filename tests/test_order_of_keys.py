@@ -1,4 +1,4 @@
-"""Models that list a dict of the parameters, whose keys JAX sorts."""
+"""Tests models that iterate over a dict of the parameters, whose keys JAX sorts."""
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ def batch(request):
 
 
 def test_a_plan_for_keys_in_another_order_is_refused(batch):
-    """Else a training would run the layers in one order, and the model in another."""
+    """Otherwise training would run the layers in another order than the model does."""
     params = make_params(["second", "first"])
     batched = batch(all_layers, params=params)
     plan = batched.plan(VECTORS)

@@ -1,4 +1,4 @@
-"""What pyproject.toml says about packages, against the folders and the install."""
+"""Compares the packages in pyproject.toml with the folders and the installation."""
 
 import importlib
 import importlib.metadata
@@ -16,7 +16,7 @@ DATA = PROJECT["tool"]["setuptools"]["package-data"]
 
 
 def packages_on_disk(folders: dict[str, str]) -> set[str]:
-    """Every folder with Python files below the mapped ones, as a package name."""
+    """The package name of every folder with Python files under the mapped folders."""
     found = set()
     for package, folder in folders.items():
         for file in (PROJECT_ROOT / folder).rglob("*.py"):
@@ -62,7 +62,7 @@ def test_every_data_file_is_in_the_wheel() -> None:
         for folder in FOLDERS.values()
         for file in (PROJECT_ROOT / folder).rglob("*")
         if file.is_file() and file.suffix != ".py" and "__pycache__" not in file.parts
-        # What setup.py makes extension modules of, and what it makes, in a clone.
+        # Sources and outputs of setup.py's extension modules, in a clone.
         if file.suffix not in (".pyx", ".c", ".so")
     }
     assert listed == on_disk, (

@@ -1,4 +1,4 @@
-"""Minibatches padded to a number of instances: same numbers, few programs."""
+"""Tests minibatches padded to a number of instances: same results, few programs."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ import edbatch as eb
 from edbatch.benchmark.compile_counter import count_compiles
 from edbatch.errors import PlanError
 
-SIZES = (64, 64, 63, 62, 61, 32, 64, 63, 1, 1, 2, 3)  # of minibatches
+SIZES = (64, 64, 63, 62, 61, 32, 64, 63, 1, 1, 2, 3)  # minibatch sizes
 TREES = sample_trees(5, 64)
 
 
@@ -66,7 +66,7 @@ def test_random_sizes_share_programs_forward_and_gradient():
     batched = eb.batch(few, params=params, sizes=eb.Sizes(widths=(8,)))
     recordings = batched.record_all(TREES)
 
-    @jax.jit  # one program for each size, where JAX would compile each operation
+    @jax.jit  # one program for each size; without it JAX compiles each operation
     def sum_of_squares(hidden):
         return jnp.sum(hidden**2)
 
@@ -82,7 +82,7 @@ def test_random_sizes_share_programs_forward_and_gradient():
 
 @pytest.mark.slow
 def test_five_hundred_random_sizes_share_programs_of_all_widths():
-    """As before, with the widths of a user who names none."""
+    """The same as the test before, with default widths."""
 
     def encode_tree(params, instance):
         return encode(params, instance)
@@ -106,7 +106,7 @@ def test_growing_sizes_share_programs():
     recordings = batched.record_all(TREES)
     for size in range(1, 65):
         batched(make_params(), recordings[:size])
-    assert batched.compiles <= 6  # the trees differ, too
+    assert batched.compiles <= 6  # the trees differ as well
 
 
 def test_direct_calls_compile_nothing_else(trees):
@@ -148,7 +148,7 @@ def test_the_mask_tells_instances_from_padding(trees):
 
 
 def masked_loss(result, plan):
-    """Infinite with an infinite slope in rows of zeros, but for the mask."""
+    """Without the mask, value and derivative would be infinite in rows of zeros."""
     hidden, _ = result
     losses = jnp.sum(jnp.sqrt(jnp.abs(hidden)) + jnp.log(jnp.abs(hidden)), axis=-1)
     return jnp.mean(losses, where=plan.instance_mask)
@@ -208,7 +208,7 @@ def test_padded_minibatches_have_one_program(trees):
 
 def test_a_padded_minibatch_takes_the_program_of_full_ones():
     batched = eb.batch(few, params=make_params(), sizes=eb.Sizes(widths=(8,)))
-    batched.plan(TREES[:12])  # whose program would hold the last minibatch, too
+    batched.plan(TREES[:12])  # its program would also hold the last minibatch
     full, last = (batched.plan(TREES[:n], pad_to=64) for n in (64, 8))
     assert last.shape == full.shape
 

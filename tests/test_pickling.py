@@ -1,4 +1,4 @@
-"""Recordings, plans, policies, cells and batched functions in other processes."""
+"""Tests pickles of recordings, plans, policies, cells and batched functions."""
 
 import copy
 import dataclasses
@@ -42,7 +42,7 @@ def round_trip(thing):
 
 @pytest.fixture(scope="module")
 def elsewhere():
-    """Calls a function of this or another module in a process that was spawned."""
+    """Calls a module-level function in a spawned process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         yield lambda function, *args: pool.apply_async(function, args).get(LIMIT_S)
 
@@ -60,7 +60,7 @@ def in_a_new_process(program, folder):
 
 @pytest.fixture
 def take_overs(monkeypatch):
-    """The tables that were taken over, one entry each time."""
+    """The type tables that were taken over, one entry for each time."""
     found = []
 
     def counted(self, other, own=TypeTable.take_over):
@@ -80,7 +80,7 @@ def test_another_process_records_and_plans(elsewhere, take_overs):
     assert_equal(batched.apply(params, batched.plan(kept)), expected)
     assert_equal(batched.apply(params, plan), expected)
     assert_equal(jax.jit(batched.apply)(params, fresh_plan), expected)
-    assert len(take_overs) == 1  # of the one table that all of them came with
+    assert len(take_overs) == 1  # the one table that all of them came with
     assert kept[0].types is plan.shape.program.types
     own = batched.record_all(trees)
     assert len(batched.types) == 2
@@ -146,7 +146,7 @@ def test_a_batched_function_goes_on_in_another_process(elsewhere, take_overs):
     batched.apply(params, batched.plan(trees))
     compiles = batched.compiles
     plan, kept = elsewhere(pickled_models.plan_with, batched, trees)
-    # Nothing was new there: types, sizes and programs are those of this process.
+    # The other process met nothing new: types, sizes and programs are the same.
     assert all(each.types is batched.types for each in kept)
     assert plan.shape == batched.plan(trees).shape
     assert_equal(batched.apply(params, plan), expected)
@@ -220,11 +220,11 @@ def test_copies_of_batched_functions():
         assert_equal(each(params, trees), expected)
         assert_equal(each(params, kept), expected)
         assert_equal(each.apply(params, batched.plan(trees)), expected)
-        assert each.compiles == 2  # for padded instances, and for as many as there are
+        assert each.compiles == 2  # with padded instances and without
         each.bind(jax.eval_shape(lambda x: x, make_params(8)))
         assert batched.types.params_spec["join"].shape == (8, 4)
     assert batched.compiles == 1
-    # Copies share the states and their plans; a pickle holds no plan.
+    # Copies share the states and their plans; a pickle contains no plan.
     assert copy.copy(batched).cache_info == batched.cache_info
     assert batched.cache_info.entries > 0
     assert round_trip(batched).cache_info.entries == 0
@@ -256,9 +256,9 @@ def test_sizes():
     kept = batched.record_all(trees)
     largest = max(kept, key=lambda each: each.num_nodes)
     assert 35 <= largest.num_nodes <= 40
-    largest.structure.depth  # noqa: B018  kept beside a recording, not in a pickle
+    largest.structure.depth  # noqa: B018  cached on a recording, not pickled
     assert len(pickle.dumps(largest)) < 5_000
-    # Together they hold the types once; the rest is arrays.
+    # Pickled together they contain the types once; the rest is arrays.
     assert len(pickle.dumps(kept)) < 1_000 * len(kept)
     loaded = round_trip(kept)
     assert all(each.types is batched.types for each in loaded)
@@ -276,7 +276,7 @@ def test_pickles_of_a_table_that_grows_are_read_as_one_table():
     other = pickle.loads(second)
     assert other.types is one.types and len(one.types) == 2
     assert pickle.loads(first).types is one.types
-    # What is recorded here makes it this process's own.
+    # Recording here makes the table this process's own.
     own = eb.batch(encode, params=params, sizes=SIZES)
     assert_equal(own(params, [one, other]), own(params, [1, (1, 2)]))
 
@@ -286,11 +286,11 @@ def test_tables_that_went_apart_are_not_taken_for_each_other():
     batched = eb.batch(of_all_kinds, params=params, sizes=SIZES)
     batched.record((1,))
     blob = pickle.dumps(batched)
-    later = pickle.dumps(batched.record((1, 2)))  # a type more, of a list of two
+    later = pickle.dumps(batched.record((1, 2)))  # one more type: a list of two
     del batched
     gc.collect()
     other = pickle.loads(blob)
-    other.record((1, 2, 3))  # another one, at the same place
+    other.record((1, 2, 3))  # another type with the same number
     found = pickle.loads(later)
     assert found.types is not other.types
     expected = eb.batch(of_all_kinds, sizes=SIZES)(params, [(1, 2)])
@@ -328,7 +328,7 @@ def test_policies(policy):
     size = len(pickle.dumps(policy))
     if structure is not None:
         expected = policy.schedule(structure)
-        # What it remembers of graphs stays here.
+        # Its caches of graphs are not pickled.
         assert len(pickle.dumps(policy)) == size
     for each in (round_trip(policy), copy.deepcopy(policy)):
         assert (
@@ -360,7 +360,7 @@ def test_cells_that_another_process_cannot_import():
             pickle.dumps(each)
         with pytest.raises(pickle.PicklingError):
             pickle.dumps(each)
-    # Copies in this process need no name.
+    # Copies within this process need no names.
     kept = copy.deepcopy(batched.record(2.0))
     assert copy.deepcopy(batched)(1.5, [kept]).tolist() == [3.0]
 
@@ -413,7 +413,7 @@ def test_cells_whose_code_was_changed(changed, message):
 
     function = join.function
     join.function = functools.wraps(function)(
-        lambda *args: changed(*args)  # which `wraps` may write to
+        lambda *args: changed(*args)  # `wraps` can set its attributes
     )
     try:
         recording = pickle.loads(blob)
@@ -435,7 +435,7 @@ def test_models_and_constants_without_a_name():
 
     with pytest.raises(eb.PickleError, match=r"its policy, .*Local.* cannot be"):
         pickle.dumps(eb.batch(encode, Local()))
-    # Recordings need the names of cells only.
+    # Recordings need only the names of cells.
     nameless = eb.batch(lambda params, tree: encode(params, tree), params=params)
     assert_equal(nameless(params, [round_trip(nameless.record((1, 2)))]),
                  nameless(params, [(1, 2)]))  # fmt: skip

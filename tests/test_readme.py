@@ -1,4 +1,4 @@
-"""The examples in the README run, and say the truth about what they return."""
+"""The examples in the README run, and return what the README says."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Every public class says in one line what an object of it is."""
+"""Every public class has a `__repr__` that describes an object in one line."""
 
 import inspect
 import pkgutil
@@ -15,7 +15,7 @@ from edbatch.schedule.examples import chain
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
-# Modules whose public names are what an installed command needs, not what users hold.
+# Modules whose public names serve installed commands, not users.
 LEFT_OUT = {"cli"}
 LONGEST = 400
 
@@ -29,7 +29,7 @@ def packages():
 
 
 def public_classes():
-    """Each public class, by its name; exceptions say what they are told to."""
+    """Each public class by name, without exceptions, whose text is their message."""
     found = {}
     for package in packages():
         for name in getattr(package, "__all__", ()):
@@ -45,7 +45,7 @@ def is_protocol(one):
 
 @pytest.fixture(scope="module")
 def objects():
-    """Objects of many public classes, and what they refer to."""
+    """Objects of many public classes, and the objects they refer to."""
     params, rng = make_params(), np.random.default_rng(0)
     trees = sample_trees(rng, 20)
     batched = eb.batch(encode, params=params)
@@ -97,7 +97,7 @@ class Largest(eb.FrontierPolicy):
         return int(frontier.sizes.argmax())
 
     def seen(self, structure):
-        """The view of the frontier that it had last."""
+        """The last view of the frontier."""
         self.schedule(structure)
         return self.frontier
 
@@ -112,7 +112,7 @@ def test_objects_say_in_one_line_what_they_are(objects):
 
 
 def test_every_public_class_defines_its_own():
-    """An object's address, or arrays that a data class prints, say nothing."""
+    """The default, an address or a data class's arrays, is not informative."""
     for one, name in public_classes().items():
         if is_protocol(one):
             continue

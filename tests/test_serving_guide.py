@@ -1,4 +1,4 @@
-"""The guide to serving runs as it stands."""
+"""The guide to serving runs as written."""
 
 import json
 import re
@@ -14,7 +14,7 @@ BLOCK = r"```(\w*)\n(.*?)```"
 
 @pytest.fixture(scope="module")
 def parts(project_root):
-    """Language and text of each block, of the guide's own part and that about HTTP."""
+    """Language and text of each block, before and after the heading on HTTP."""
     text = (project_root / "docs" / "serve-a-model.md").read_text(encoding="utf-8")
     own, _, rest = text.partition("\n## Over HTTP\n")
     return [
@@ -63,7 +63,7 @@ def test_the_part_about_http_runs(parts, tmp_path, monkeypatch):
 
 
 def asked(server, command):
-    """Sends what a command of curl would send."""
+    """Sends the request that a curl command would send."""
     curl, url, header, kind, data, body = shlex.split(command.replace("\\\n", " "))
     assert (curl, header, data) == ("curl", "-H", "-d")
     name, value = kind.split(": ")

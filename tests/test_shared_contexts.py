@@ -1,4 +1,4 @@
-"""Programs share a context of MLIR, except those that are lowered while another is."""
+"""Programs share an MLIR context, except those lowered during another lowering."""
 
 import threading
 

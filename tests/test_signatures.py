@@ -1,4 +1,4 @@
-"""One batched function for parameters of several shapes or dtypes at once."""
+"""Tests one batched function with parameters of several shapes or dtypes."""
 
 import threading
 
@@ -17,7 +17,7 @@ def in_bfloat16(params):
 
 
 def evaluated(batched, params, trees):
-    """Calls a function with parameters of another dtype between two steps."""
+    """Calls the function with parameters of another dtype, as between two steps."""
     assert batched(in_bfloat16(params), trees)[0].dtype == jnp.bfloat16
 
 
@@ -97,7 +97,7 @@ def test_a_minibatch_of_recordings_for_two_signatures():
             batched(params, wrong)
         with pytest.raises(eb.PlanError, match=mixed):
             batched.plan(wrong, params=params)
-    # Fresh instances go with the recordings that they share a minibatch with.
+    # Fresh instances are recorded with the types of the recordings in their minibatch.
     assert batched.graph([other, trees[1]]).types is other.types
 
 

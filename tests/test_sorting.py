@@ -1,4 +1,4 @@
-"""The compiled sorts against NumPy's."""
+"""Compares the compiled sorts with NumPy's."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_orders_of_many_equal_keys_are_stable(size):
     )
 )
 def test_weights_descend_and_equal_ones_stay(weights):
-    weight = np.abs(np.array(weights, np.float64))  # -0.0 is no weight
+    weight = np.abs(np.array(weights, np.float64))  # weights are never -0.0
     found = order_by_weight(weight)
     np.testing.assert_array_equal(found, np.argsort(-weight, kind="stable"))
 

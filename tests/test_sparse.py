@@ -1,4 +1,4 @@
-"""Gradients of tables as rows and values: the same numbers as dense ones."""
+"""Tests that gradients of tables as rows and values equal dense gradients."""
 
 import functools
 from dataclasses import replace
@@ -25,7 +25,7 @@ from edbatch.gradient.tables import find_tables, new_probes
 from edbatch.plan.run import compute_results_and_lookups, run_plan
 from edbatch.target import CPU
 
-# One width, but for what compares random trees: most of the time goes into loops.
+# One width, except to compare random trees: compiling loops takes most of the time.
 SIZES = eb.Sizes(widths=(8,))
 BATCHED = eb.batch(encode, params=new_params(), sizes=SIZES)
 
@@ -229,7 +229,7 @@ def test_switch_programs():
 
 
 def test_other_rows_and_padding_stay_out_of_it():
-    """A word without a slope spoils its own row only."""
+    """A word without a finite derivative affects only its own row."""
 
     @eb.cell
     def look_up(params, word):
@@ -260,7 +260,7 @@ def test_other_rows_and_padding_stay_out_of_it():
 
 
 def test_no_array_of_the_size_of_the_table_is_made():
-    # A size that nothing else here has.
+    # A size that no other array here has.
     params = new_params() | {"embedding": jnp.ones((4999, WIDTH))}
     batched = eb.batch(encode, params=params, sizes=SIZES)
     plan = batched.plan(sample(3, 5))
@@ -285,11 +285,11 @@ def test_no_array_of_the_size_of_the_table_is_made():
     assert made == []
 
 
-# What is refused.
+# Refusals.
 
 
 def test_rows_that_are_looked_up_often_in_half_a_precision():
-    """Ones add up to 256 in bfloat16, and no further."""
+    """A sum of ones stops at 256 in bfloat16."""
     rows = jnp.zeros(600, jnp.int32)
     found = sparse.SparseRows(rows, jnp.ones((600, 2), jnp.bfloat16), num_rows=3)
     dense, once = found.to_dense(), found.sum_duplicates()

@@ -1,4 +1,4 @@
-"""Gradients of tables as rows and values: what cannot be had, and why."""
+"""Tests which gradients of tables as rows and values are refused, and why."""
 
 import jax
 import jax.numpy as jnp

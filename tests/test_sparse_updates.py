@@ -1,4 +1,4 @@
-"""Rows of tables as optimizers take them."""
+"""Tests optimizer steps on rows of tables."""
 
 import functools
 from typing import NamedTuple
@@ -119,7 +119,7 @@ def test_optimizers_move_only_the_rows_that_were_looked_up(optimizer):
         updates, after = optimizer.update(to_dense(gradient), expected_state, expected)
         moved = optax.apply_updates(expected, updates)
         expected = jax.tree.map(keep, moved, expected, gradient)
-        # By shape and place: tables before and after in each copy of the parameters.
+        # Finds the table of each state leaf by its place in a copy of the parameters.
         expected_state = jax.tree_util.tree_map_with_path(
             lambda path, new, old, gradient=gradient: keep(
                 new, old, owner_of(path, gradient)
@@ -131,7 +131,7 @@ def test_optimizers_move_only_the_rows_that_were_looked_up(optimizer):
 
 
 def owner_of(path, gradient):
-    """The gradient of what a leaf of an optimizer's state is kept for."""
+    """The gradient that a leaf of an optimizer's state belongs to."""
     keys = [getattr(key, "key", None) for key in path]
     if "table" in keys:
         return gradient["table"]
@@ -220,7 +220,7 @@ def test_what_depends_on_other_rows_is_refused(optimizer, wrap):
 )
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
 def test_gradients_of_several_steps_are_refused(optimizer, wrap):
-    """Rows of the first step would wait for one that looks them up again."""
+    """Rows of the first step would wait until a later step looks them up again."""
     params, state = random_state(optimizer)
     step = wrap(functools.partial(sparse.update, optimizer))
     with pytest.raises(PlanError, match="rows that were looked up in an earlier step"):
@@ -280,7 +280,7 @@ def test_the_state_of_another_optimizer_is_named(state):
 
 
 class Optimizers(NamedTuple):
-    """Two in one, without a hash that tells them apart, or weak references."""
+    """Two optimizers in one tuple: hashed by value, without weak references."""
 
     scale: float
 
@@ -365,7 +365,7 @@ def test_functions_among_what_else_is_passed_stay():
 
 
 def test_alarms_for_nan_are_none_of_the_trial():
-    """Its gradients are of both signs, which need not be those of a model."""
+    """The trial's gradients have both signs, which a model's need not have."""
     optimizer = optax.stateless(lambda updates, _: jax.tree.map(jnp.sqrt, updates))
     params, state = random_state(optimizer)
     gradient = jax.tree.map(
@@ -444,7 +444,7 @@ def test_what_treats_each_element_by_itself_is_taken(optimizer):
 
 @pytest.mark.parametrize("tables", [None, "embedding"])
 def test_trainers_take_tables(tables):
-    """The same losses, step by step, where zeros change nothing."""
+    """Losses are the same at each step for an optimizer that ignores zero gradients."""
     targets = np.arange(6, dtype=np.float32)
     trees = sample(2, 6)
 

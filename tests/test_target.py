@@ -1,4 +1,4 @@
-"""Targets: chosen by the device that runs; each field of one takes effect."""
+"""Tests the choice of targets by the device that runs, and the effect of each field."""
 
 from dataclasses import fields, replace
 from types import SimpleNamespace
@@ -35,7 +35,7 @@ def mesh_of(platform):
 
 @pytest.fixture
 def gpu_host(monkeypatch):
-    """A host whose default backend is a GPU, though all arrays lie on the CPU."""
+    """A host whose default backend is a GPU, although all arrays are on the CPU."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
 
 
@@ -44,7 +44,7 @@ def gpu_host(monkeypatch):
 
 @pytest.fixture
 def cores(monkeypatch):
-    """Sets how many cores this process may use; several, until it is called."""
+    """Sets how many cores this process may use; several by default."""
 
     def use(count):
         _cpu.cache_clear()
@@ -57,7 +57,7 @@ def cores(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _several_cores(cores):
-    """Tests expect the target of several cores, on any machine."""
+    """Uses the target of several cores on any machine."""
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_what_is_traced_is_nowhere_yet(gpu_host):
 
 
 def targets_run(batched):
-    """The targets of the programs that a batched function traces from now on."""
+    """A list to which each program that the function traces adds its target."""
     seen, run = [], batched._counted_run_packed
 
     def counted(packed, plan, rng):
@@ -152,7 +152,7 @@ def test_programs_of_two_targets_are_two():
     assert other == plan.on(replace(GPU)).shape.program
 
 
-# ---- what a target decides ----
+# ---- effects of a target ----
 
 
 def planned(target, monkeypatch, **options):
@@ -164,7 +164,7 @@ def planned(target, monkeypatch, **options):
 
 
 def lowered(target, monkeypatch, *, sizes=None, gradient=False):
-    """The program that JAX hands to XLA."""
+    """The lowered program, as JAX passes it to XLA."""
     sizes = sizes or eb.Sizes(widths=(4, 16))
     batched, plan = planned(target, monkeypatch, sizes=sizes)
     assert plan.shape.program.options.target is target
@@ -189,7 +189,7 @@ def test_widths(monkeypatch):
     batched, plan = planned(wide, monkeypatch)
     widths = {loop.width for loop in plan.shape.program.loops}
     assert widths and widths <= {5, 7}
-    # The same function for another target: buckets do not mix.
+    # The same function on another target: buckets are kept apart.
     widths = {loop.width for loop in batched.plan(TREES).shape.program.loops}
     assert widths <= {*CPU.widths}
     _, plan = planned(wide, monkeypatch, sizes=eb.Sizes(widths=(3,)))
@@ -251,7 +251,7 @@ def test_results_are_those_of_every_target(monkeypatch):
 
 
 def test_every_field_has_a_test():
-    """Others: `tests/cell`, `stream`, `executor`, `compilation`, `loader`."""
+    """Other fields: `tests/cell`, `stream`, `executor`, `compilation`, `loader`."""
     here = {"widths", "chunk_overhead", "fence", "fenced_slice", "ungrouped_loops"}
     columns = {"page_bytes", "line_bytes", "padded_bytes"}
     named = {each.name for each in fields(CPU)}
@@ -268,6 +268,6 @@ def test_every_field_has_a_test():
         "own_memory",
         "integer_rows",
     }
-    # What planning compares; of these costs `tests/memory_planner` and `tests/stream`.
+    # Costs that planning compares, tested in `tests/memory_planner` and `tests/stream`.
     costs = {"gather_row_ns", "align_node_ns"}
     assert named == elsewhere | here | columns | costs

@@ -1,4 +1,4 @@
-"""Threads that record, plan and run with one batched function."""
+"""Tests threads that record, plan and run with one batched function."""
 
 import sys
 import threading
@@ -14,7 +14,7 @@ from edbatch.instance_results import split_instances
 from edbatch.stream.slice_variants import SliceVariants
 from edbatch.stream.type_widths import TypeWidths
 
-# Types that threads meet at the same time are made of static numbers.
+# Static numbers make the types that threads meet at the same time.
 pytestmark = pytest.mark.filterwarnings("ignore::edbatch.errors.ManyTypesWarning")
 
 SIZES = eb.Sizes(widths=(4, 16))
@@ -32,7 +32,7 @@ def with_more_slots(params, values, times):
 
 
 def many_types(params, seed):
-    """Calls cells with constants that few other instances share."""
+    """Calls cells with constants that few instances share."""
     rng = np.random.default_rng(seed)
     values = [1.0]
     for _ in range(5):
@@ -46,7 +46,7 @@ def of_many_types(**options):
 
 @pytest.fixture
 def frequent_switches():
-    """Lets threads take turns as often as possible."""
+    """Makes threads switch as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield
@@ -143,7 +143,7 @@ def test_loaders_plan_while_the_model_meets_new_types(frequent_switches):
 @pytest.mark.parametrize("layout", ["schedule", "aligned", "auto"])
 @pytest.mark.parametrize("stage", ["choose", "overheads", "lay_out", "slices"])
 def test_types_are_met_in_the_middle_of_planning(layout, stage, monkeypatch):
-    # Layers that differ in their parameters alone share, so types run in another table.
+    # Layers that differ only in parameters share loops, so types run in another table.
     params = {"layers": [jnp.float32(k) / 9 for k in range(6)], "scale": SCALE}
 
     def model(params, seed):
@@ -154,7 +154,7 @@ def test_types_are_met_in_the_middle_of_planning(layout, stage, monkeypatch):
 
     planner = eb.Planner(layout=layout)
     batched = eb.batch(model, params=params, sizes=SIZES, planner=planner)
-    batched.plan([0])  # decides that layers share
+    batched.plan([0])  # decides that layers share loops
     types_as_they_run = batched.states.default().planning.hoisted
     assert types_as_they_run.families()
     owner, name = {
@@ -190,7 +190,7 @@ def add(x, y):
 
 
 def of_layers(params, seed):
-    """One instance in two calls layers that run in one loop."""
+    """Every other instance calls layers, which run in one loop."""
     x = 1.0
     for w in params["layers"] if seed % 2 else ():
         x = layer(w, x)
@@ -198,7 +198,7 @@ def of_layers(params, seed):
 
 
 def test_types_are_shared_between_the_encoding_of_a_plan_and_its_bucket(monkeypatch):
-    """Else the plan has loops of types that have other numbers among its own."""
+    """Otherwise the plan's loops would have type numbers of another table."""
     layers = [jnp.float32(k) for k in range(8)]
     params = {"layers": layers, "scale": SCALE}
     batched = eb.batch(of_layers, params=params, sizes=SIZES)

@@ -1,4 +1,4 @@
-"""`edbatch.training`: the same steps as an explicit loop, and what ends it."""
+"""Tests `edbatch.training`: the same steps as an explicit loop, and its errors."""
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,7 @@ def test_it_makes_the_steps_of_an_explicit_loop(batched, loss):
         updates, state = optimizer.update(grads, state, params)
         params = optax.apply_updates(params, updates)
         losses.append(float(value))
-    assert len(trainer.losses) == len(losses) - 1  # the last one may still run
+    assert len(trainer.losses) == len(losses) - 1  # the last step may still run
     learned = trainer.finish()
     np.testing.assert_allclose(trainer.losses, losses, rtol=1e-4)
     assert learned is trainer.learned
@@ -111,7 +111,7 @@ def test_a_loss_or_an_optimizer_that_is_none(loss):
 
 
 def padded(batched):
-    return eb.Loader(batched, TREES, 4, shuffle=False)  # 4, 4 and 1 instance
+    return eb.Loader(batched, TREES, 4, shuffle=False)  # 4, 4 and 1 instances
 
 
 def test_a_loss_that_leaves_out_padding_is_that_of_the_instances(batched, loss):
@@ -158,7 +158,7 @@ def test_parameters_in_half_precision_are_finite_though_their_squares_are_not():
 
 @pytest.mark.parametrize("kind", [np.asarray, jnp.asarray])
 def test_an_instance_without_a_target_is_told_about(batched, loss, kind):
-    """JAX would take the last target for all that are beyond."""
+    """JAX would use the last target for all out-of-range instances."""
     trainer = Trainer(loss, optax.adam(0.03), make_params(), kind(TARGETS[:4]))
     with pytest.raises(TrainingError, match="have 4 rows but the loader has an inst"):
         for item in minibatches(batched, 1):
@@ -183,7 +183,7 @@ def test_a_step_takes_a_minibatch_and_what_was_learned(batched, loss):
         TrainingError, match=r"a step of a Trainer is a Minibatch of eb"
     ):
         trainer.step(item.plan)
-    trainer.learned = tuple(trainer.learned)  # as some formats give it back
+    trainer.learned = tuple(trainer.learned)  # as some file formats restore it
     with pytest.raises(TrainingError, match=r"is edbatch\.training\.Learned\(params"):
         trainer.step(item)
     trainer.learned = Learned(*trainer.learned)

@@ -1,4 +1,4 @@
-"""What type checkers see of edbatch in a project that has installed it."""
+"""Tests the types that type checkers infer in a project that has edbatch installed."""
 
 import os
 import re
@@ -72,7 +72,7 @@ planner: Planner = batched.planner
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """The interpreter of an environment that has edbatch, as from a wheel."""
+    """The interpreter of an environment with edbatch installed as from a wheel."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
@@ -110,7 +110,7 @@ def run(*arguments, folder):
 
 
 def check(output, errors, types):
-    """Compares the errors and the types that a checker found with those expected."""
+    """Compares the errors and types that a checker reported with the expected ones."""
     assert {int(each) for each in errors} == lines_with("# error"), output
     expected = ["Array", "tuple", "Array", "Any", "Array"]
     assert len(types) == len(expected), output

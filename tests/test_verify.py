@@ -13,7 +13,7 @@ SIZES = eb.Sizes(widths=(4,))
 
 
 class Corrupt:
-    """A batched function whose results are changed before they are returned."""
+    """A batched function with changed results."""
 
     def __init__(self, model, change):
         self._batched = eb.batch(model, sizes=SIZES)

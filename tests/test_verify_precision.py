@@ -1,4 +1,4 @@
-"""`eb.verify` allows what the lowest precision on the way to a number allows."""
+"""`eb.verify` allows errors of the lowest precision that a number passed through."""
 
 from functools import cache
 
@@ -17,7 +17,7 @@ LOW = [jnp.bfloat16, jnp.float16]
 
 
 def make_model(low):
-    """A tree in low precision with a float32 head, beside a float32 branch."""
+    """A tree in low precision with a float32 head, and a float32 branch."""
 
     @eb.cell
     def leaf(params, word):
@@ -81,7 +81,7 @@ def sample_trees(seed, count, leaves=12):
 
 
 class Corrupt:
-    """A batched function one of whose results, or its cotangent, is changed."""
+    """A batched function with one result, or its cotangent, changed."""
 
     def __init__(self, batched, name, change):
         self._batched, self._name, self._change = batched, name, change
@@ -117,7 +117,7 @@ stretch.defvjp(lambda x: (x, None), lambda _, bar: (bar * 1.002,))
 
 @pytest.mark.parametrize("low", LOW)
 def test_mixed_precision_raises_no_alarm(low):
-    """The head is float32, and so are all gradients: both passed through `low`."""
+    """The head and all gradients are float32, but were computed through `low`."""
     found = check(low)
     assert found.max_gradient_error > 512 * jnp.finfo(jnp.float32).eps
 
@@ -153,7 +153,7 @@ def test_a_wrong_dtype_is_found():
 
 
 def test_low_precision_inside_of_a_cell():
-    """Its inputs and outputs do not tell."""
+    """The cell's inputs and outputs do not show its low precision."""
 
     @eb.cell
     def step(params, x):
@@ -274,7 +274,7 @@ standing_still.defvjp(
 
 
 def test_a_sum_that_stands_still_is_found_where_parameters_are_of_half_precision():
-    """Numbers of both signs stay below the one at which it does."""
+    """Sums of both signs stay below the value at which a bfloat16 sum stops growing."""
 
     @eb.cell
     def look_up(params, word):

@@ -44,7 +44,7 @@ def dtypes(batched, params=PARAMS, instances=NUMBERS):
 
 
 def test_the_setting_may_change_between_calls(batched):
-    """Numbers, and what cells make of them, have the dtypes of the model itself."""
+    """Numbers and cells' results have the same dtypes as in the unbatched model."""
     for x64, dtype in [(False, "float32"), (True, "float64")] * 2:
         with jax.enable_x64(x64):
             assert dtypes(batched) == dtype
@@ -123,7 +123,7 @@ def test_shapes_bound_last_hold_under_both_settings(batched):
 
 @pytest.mark.parametrize("x64", [False, True])
 def test_a_loader_keeps_the_setting_that_it_was_made_under(batched, x64):
-    """Its threads do not see the context; neither do plans that are yet to come."""
+    """The loader's threads do not see the context, and neither do later plans."""
     with jax.enable_x64(x64):
         loader = eb.Loader(batched, [0.1, 0.2, 0.3], 2, shuffle=False)
         found = [batched.apply(PARAMS, each.plan)[0] for each in loader]

@@ -1,4 +1,4 @@
-"""Losses that note which tier of a program runs."""
+"""Losses that record which tier of a program is traced."""
 
 import threading
 
@@ -13,7 +13,7 @@ PARAMS = make_params()
 
 
 class Comparing(threading.local):
-    """Whether this thread traces a function to compare that with an earlier trace."""
+    """Whether this thread traces a function to compare it with an earlier trace."""
 
     on = False
 
@@ -44,7 +44,7 @@ def loss_of(batched, seen):
 
 
 def note_tier(seen, plan):
-    """Adds the tier of a plan that is traced, unless it is to be compared only."""
+    """Adds the tier of a traced plan, unless the trace is only for comparison."""
     if not COMPARING.on:
         seen.append(tier_of(plan))
 
@@ -58,7 +58,7 @@ def tier_of(plan):
 
 
 def run_until_fine(function, *args):
-    """Calls until the fine program is swapped in; the results of both tiers."""
+    """Calls until the fine program is swapped in; returns the results of both tiers."""
     coarse = [function(*args) for _ in range(REFINE_AFTER)]
     assert eb.wait_for_compilations(120)
     return coarse, function(*args)

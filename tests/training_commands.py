@@ -1,4 +1,4 @@
-"""Command lines of `train-policy`, and what they write."""
+"""Command lines of `train-policy`, and their output files."""
 
 import csv
 from pathlib import Path
@@ -11,7 +11,7 @@ TREES = ("train-policy", "--workload", "tree-lstm", *SMALL)
 
 
 def evaluations(path: Path) -> list[tuple[int, dict[str, float]]]:
-    """Trial and metrics of each row, without its time."""
+    """Trial and metrics of each row, without the time."""
     with open(path, newline="") as file:
         rows = [*csv.DictReader(file)]
     return [

@@ -17,7 +17,7 @@ def leaf(params, word):
 
 @eb.cell
 def bag(params, words):
-    """Several rows at once; negative numbers count from the end."""
+    """Reads several rows at once; negative indices count from the end."""
     return jnp.tanh(params["embedding"][words]).sum(0) + params["labels"][words[0] % 5]
 
 

@@ -1,4 +1,4 @@
-"""Cotangents of parameters: from tapes, once, and not chunk by chunk."""
+"""Tests that parameter cotangents are computed once from tapes, not chunk by chunk."""
 
 from functools import partial
 
@@ -30,7 +30,7 @@ def step(params, state, x):
 
 @eb.cell
 def double(params, state):
-    """Reads the matrix twice, once derived, and gives it back scaled."""
+    """Reads the matrix twice, once transposed."""
     w = params["w"]
     return jnp.exp(-(w.T @ state)) * params["gain"] + w @ state
 
@@ -100,7 +100,7 @@ def test_running_again_gives_what_running_gave(packing):
     both = packed, cell.transpose_weights(packed)
     again, _ = cell.recompute(True, direct, inputs, zeros, *both, gives)
     jax.tree.map(np.testing.assert_array_equal, outputs, again)
-    # What is given is believed, so nothing is computed twice.
+    # Taped values are used as given, so nothing is computed twice.
     other, _ = cell.recompute(
         True, direct, inputs, zeros, *both, jax.tree.map(jnp.ones_like, gives)
     )
@@ -162,7 +162,7 @@ def test_a_contraction_goes_over_the_rows_in_use(monkeypatch, blocks, used):
         for [site] in (cell.new_inputs(40), cell.new_outputs(40))
     )
     bars[used:] = 0
-    reads[-(-used // 4) * 4 :] = np.nan  # nobody looks at these rows
+    reads[-(-used // 4) * 4 :] = np.nan  # these rows are never read
     found = cell.contract(packed, [[reads]], [[bars]], None, jnp.int32(used))
     [bar] = found.values()
     expected = np.einsum("no,ni->oi", bars[:used], reads[:used])
@@ -171,7 +171,7 @@ def test_a_contraction_goes_over_the_rows_in_use(monkeypatch, blocks, used):
 
 @pytest.mark.parametrize("rows", [128, 200, 1024, 1030])
 def test_no_product_of_whole_tapes_is_computed_beside_that_of_blocks(rows):
-    """XLA takes out of a loop what is the same in each iteration."""
+    """XLA hoists loop-invariant operations out of a loop."""
     batched = eb.batch(model, params=make_params())
     node_type = types_of(batched)["step"]
     program = cell_program(node_type, batched.types, True)
@@ -223,7 +223,7 @@ def test_second_derivatives_are_refused():
     with pytest.raises(eb.PlanError, match=f"first derivatives only.*{fix}"):
         jax.grad(slope)(floats)
 
-    def first_order(own):  # MAML, with the fix that the message names
+    def first_order(own):  # MAML, with the fix from the message
         grads = jax.grad(loss)(jax.lax.stop_gradient(own))
         return loss(jax.tree.map(lambda old, grad: old - 0.1 * grad, own, grads))
 
@@ -249,7 +249,7 @@ def projected(params, features):
 
 @pytest.mark.parametrize("length", [127, 128])
 def test_long_products_of_inputs_are_taped_on_one_core(monkeypatch, length):
-    """Cells without operands compute others again; on more cores, all of them."""
+    """Cells without operands recompute shorter products; on more cores, all of them."""
     rng = np.random.default_rng(length)
     features = list(rng.normal(size=(3, length)).astype(np.float32))
     weight = rng.normal(size=(HIDDEN, length)).astype(np.float32)

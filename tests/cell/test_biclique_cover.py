@@ -1,4 +1,4 @@
-"""Covers of tables by bicliques, against all partitions of their entries."""
+"""Compares biclique covers of tables with all partitions of their entries."""
 
 from itertools import product
 
@@ -49,7 +49,7 @@ def assert_covers(table, bicliques):
 
 
 def tables(rows, columns):
-    """All patterns of a size, with sizes and overheads that vary."""
+    """All patterns of a given size, with varying sizes and overheads."""
     rng = np.random.default_rng(rows * 10 + columns)
     for pattern in product([False, True], repeat=rows * columns):
         table = np.reshape(pattern, (rows, columns))

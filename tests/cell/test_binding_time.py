@@ -1,4 +1,4 @@
-"""Cells split by when their values are known."""
+"""Tests splits of cells at a binding time."""
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ def parameter_split(graph, **options):
 
 
 def run_both(graph, params, *inputs):
-    """Runs the one partition on the other's results."""
+    """Runs the run-time part on the results of the precomputed part."""
     parts = parameter_split(graph)
     handed_on = parts.precomputed_function(graph.parameters, parts.handed_on)(*params)
     return parts.run_time_function((*parts.handed_on, *graph.inputs))(
@@ -124,8 +124,8 @@ def test_a_stopped_gradient_stays_stopped():
 
     np.testing.assert_array_equal(jax.grad(loss)(params), 0)
     np.testing.assert_allclose(loss(params), cell(params, x).sum(), rtol=1e-6)
-    # Nor is there a derivative by what is handed on, as programs take it: JAX has none
-    # of such a loop.
+    # There is no derivative with respect to the precomputed values either, which
+    # programs would take: JAX cannot differentiate such a loop.
     parts = parameter_split(graph)
     assert len(parts.computed) == len(parts.handed_on) > 0
     late = parts.run_time_function((*parts.handed_on, *graph.inputs))

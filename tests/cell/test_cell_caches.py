@@ -1,4 +1,4 @@
-"""Cells of a program are made once for any number of types, and freed with them."""
+"""A program's cells are made once for any number of types, and freed with them."""
 
 import gc
 import weakref
@@ -11,7 +11,7 @@ import edbatch as eb
 from edbatch.cell import backward
 from edbatch.cell import program as cells
 
-# Types are made of static numbers, as many as are asked for.
+# Static numbers make any number of types.
 pytestmark = pytest.mark.filterwarnings("ignore::edbatch.errors.ManyTypesWarning")
 
 
@@ -42,7 +42,7 @@ def program_of(count):
 
 
 class Counted:
-    """Stands for a cell; counts how many are made."""
+    """Stand-in for a cell, which counts its instances."""
 
     made = 0
 
@@ -119,7 +119,7 @@ def test_cells_depend_on_the_precision_in_force():
 
 
 class Data:
-    """Stands for a data set that a model closes over."""
+    """Stand-in for a data set that a model closes over."""
 
 
 def model_of(data):
@@ -144,7 +144,7 @@ RUNS = {
 
 @pytest.mark.parametrize("run", RUNS)
 def test_jax_keeps_no_model(run):
-    """JAX keeps what is static of its arguments; a model may hold a whole data set."""
+    """JAX's caches keep static arguments, and a model may hold a whole data set."""
 
     def use():
         data = Data()
@@ -156,7 +156,7 @@ def test_jax_keeps_no_model(run):
     data, plan = use()
     gc.collect()
     assert data() is None
-    # A plan that outlives its model belongs to no other, of whatever name.
+    # A plan that outlives its model belongs to no other model, even of the same name.
     other = eb.batch(model_of(Data()))
     with pytest.raises(eb.PlanError, match="was made by another model"):
         other.apply(jnp.float32(1), plan)

@@ -1,4 +1,4 @@
-"""Cells as flat lists of equations."""
+"""Tests cells as flat lists of equations."""
 
 import jax
 import jax.numpy as jnp

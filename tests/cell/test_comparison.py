@@ -1,4 +1,4 @@
-"""Traces of a function are told apart by operations and constants, not by names."""
+"""Comparing traces of a function considers operations and constants, not names."""
 
 import jax
 import jax.numpy as jnp

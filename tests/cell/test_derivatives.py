@@ -1,4 +1,4 @@
-"""Which cells have slopes that may be infinite."""
+"""Tests which cells may have infinite derivatives."""
 
 import jax
 import jax.numpy as jnp
@@ -16,26 +16,26 @@ def normalize(x):
 
 
 def gates(x, mask):
-    """As in a lattice LSTM: one of the terms is never masked."""
+    """A denominator as in a lattice LSTM: one of its terms is never masked."""
     weight = jnp.exp(jax.nn.sigmoid(x))
     return x / (weight + jax.lax.select(mask, weight, jnp.zeros(4)))
 
 
 def attention(x, keys):
-    """The largest of each row is subtracted first, by hand."""
+    """A hand-written softmax that first subtracts the maximum of each row."""
     scores = keys * x[:, None]
     weights = jnp.exp(scores - scores.max(axis=1, keepdims=True))
     return (weights / weights.sum(axis=1, keepdims=True)) @ keys
 
 
 def largest_of_columns(x):
-    """What is subtracted is no row's largest, though it has their place."""
+    """Subtracts the maximum of each column in place of each row's."""
     scores = jnp.outer(x, x)
     return jnp.exp(scores - scores.max(axis=0)[:, None])
 
 
 def sums_of_columns(x):
-    """The largest of all is subtracted, but not of each column."""
+    """Subtracts the maximum of the whole array, not of each column."""
     scores = jnp.outer(x, x)
     return jnp.log(jnp.exp(scores - scores.max()).sum(axis=0))
 
@@ -129,7 +129,7 @@ def test_poles(name):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_literal_that_is_no_number_is_no_warning(dtype):
-    def above(x):  # as `jnp.var` writes the variance of no elements
+    def above(x):  # as `jnp.var` does for the variance of no elements
         nothing = jax.lax.full_like(x, jnp.nan)
         return jax.lax.rsqrt(jax.lax.select(x > 0, x, nothing))
 

@@ -1,4 +1,4 @@
-"""Wide matrices whose rows would lie whole pages apart."""
+"""Tests padding columns of wide matrices whose rows would be whole pages apart."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Cells of Flax, as they are."""
+"""Tests packing of Flax's own cells."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ LSTM_CARRY = (normal(1, HIDDEN), normal(2, HIDDEN))
 
 
 def not_zero(tree):
-    """Parameters of these shapes, biases included, that are not zero."""
+    """Nonzero parameters of the same shapes, biases included."""
     return jax.tree.map(lambda x: normal(x.size, *x.shape, dtype=x.dtype), tree)
 
 
@@ -55,7 +55,7 @@ def test_nnx(name, before, after):
 
 
 def test_a_cell_that_computes_in_half_precision():
-    # Sums of products are rounded once where they were rounded thrice.
+    # Sums of products are rounded once instead of three times.
     cell = linen_cell("LSTMCell", dtype=jnp.bfloat16)
     packed = assert_packed(*cell, rtol=0.05, atol=0.05)
     assert packed.after.num_products == 1

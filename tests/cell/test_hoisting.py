@@ -91,7 +91,7 @@ def test_what_is_hoisted_runs_first_and_in_the_order_of_its_readers():
     assert all(cell.endswith(".hoisted") for cell in cells[:first])
     assert len(set(divided.batch_type[:first])) == first
     assert cells[first:] == [graph.types.types[t].key.cell for t in schedule.batch_type]
-    # Each batch reads its hoisted part in its own order, from consecutive nodes.
+    # Each batch reads its hoisted part from consecutive nodes, in its own order.
     reader = np.full(running.num_nodes, -1)
     structure = running.structure
     for v in range(running.num_nodes):
@@ -208,7 +208,7 @@ def chain(params, words):
         (256, 40, 4, 160),  # many narrow batches of a large cell
         (64, 40, 4, 0),  # a cell that fits into the cache
         (256, 16, 4, 0),  # few batches
-        (256, 40, 64, 0),  # wide ones
+        (256, 40, 64, 0),  # wide batches
     ],
 )
 def test_by_default_many_narrow_batches_of_large_cells_are_split(
@@ -258,7 +258,7 @@ def test_minibatches_with_and_without_split_types_take_turns():
 
 @eb.cell
 def mixed(params, state, wide, narrow):
-    """Hands on one vector per dtype."""
+    """Its hoisted part outputs one vector per dtype."""
     state = jnp.tanh(params["U"] @ state + params["V"] @ narrow)
     return (state + params["W"] @ wide).astype(jnp.bfloat16)
 
@@ -274,7 +274,7 @@ def first(params):
 
 
 def mixed_chain(params, length):
-    # What this cell hands on shifts the rows of one dtype against those of the other.
+    # This cell's hoisted output shifts the rows of one dtype relative to the other's.
     state = narrow_alone(params, first(params), jnp.ones(4, jnp.bfloat16))
     for k in range(length):
         wide = np.arange(4, dtype=np.float32) + k
@@ -303,7 +303,7 @@ def test_each_hoisted_vector_has_its_own_row():
 
 @pytest.mark.parametrize("after", [1, 2, 3])
 def test_ctrl_c_while_types_are_divided_leaves_them_whole(after, monkeypatch):
-    """What a type runs as was that of another one ever after."""
+    """After an interrupt, a type used to run as another type from then on."""
     own = eb.batch(run_inputs, params=make_params(), compiler=ALL_HOISTED)
     programs, add, added = minibatch(5), HoistedTable.add, 0
 

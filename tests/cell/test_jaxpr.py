@@ -1,9 +1,9 @@
-"""One package knows the internals of JAX, and one of its files imports them.
+"""Only one package uses JAX's internals, and only one of its files imports them.
 
-A release that changes one of them fails here. The first tests read the sources with
-`ast`, as those of the direction of imports do. The others name each internal that
-`edbatch/cell/jaxpr/` relies on, then those of the persistent cache and of the settings,
-on which `edbatch/compilation/` and `edbatch/stored_programs/` rely.
+A release of JAX that changes an internal fails here. The first tests read the sources
+with `ast`, as `test_import_direction` does. The others check each internal that
+`edbatch/cell/jaxpr/` relies on, then the internals of the persistent cache and of the
+settings that `edbatch/compilation/` and `edbatch/stored_programs/` rely on.
 """
 
 import ast
@@ -66,7 +66,7 @@ IMPORTER = f"{OWNER}/internals.py"  # may import them
 FOLDERS = ("edbatch", "envs", "policies", "memory_planner", "experiments")
 
 UNSTABLE_MODULES = ("jax.extend", "jax.interpreters", "jax._src")
-# Attributes of equations and jaxprs: what they are may change in any release.
+# Attributes of equations and jaxprs, which may change in any release.
 UNSTABLE_ATTRIBUTES = {
     *("primitive", "ctx", "xla_metadata", "compute_type", "eqns", "constvars"),
     *("subfuns", "debug_info", "get_bind_params"),
@@ -74,7 +74,7 @@ UNSTABLE_ATTRIBUTES = {
 
 
 def unstable_uses(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """The line and the name of each internal of JAX."""
+    """Yields the line and the name of each use of a JAX internal."""
     for node in ast.walk(tree):
         names: list[str] = []
         match node:
@@ -207,14 +207,14 @@ X = jnp.arange(3.0)
 
 
 def only(function, *arguments):
-    """The one equation of a function."""
+    """The only equation of a function."""
     body, _ = trace(function, *arguments)
     [eqn] = body.equations
     return eqn
 
 
 def names_of_primitives() -> set[str]:
-    gc.unfreeze()  # what other files left is hidden
+    gc.unfreeze()  # objects of other files are hidden
     return {each.name for each in gc.get_objects() if issubclass(type(each), Primitive)}
 
 
@@ -350,7 +350,7 @@ def test_lookups_of_whole_rows_are_known_by_their_table_and_numbers():
     assert lookup(lambda x, k: jnp.take(x, k, 0), words) == [(False, (2, 2, 1))]
     clipped = partial(jnp.take, axis=0, mode="clip")
     assert lookup(clipped, words) == [(True, (2, 2, 1))]
-    # Parts of rows, other axes, rows in another order of axes.
+    # Not parts of rows, other axes, or rows with permuted axes.
     assert lookup(lambda x, k: x[k, 1], words) == []
     assert lookup(lambda x, k: x[:, k % 2], words) == []
     assert lookup(lambda x, k: lax.dynamic_slice(x, (k, 0, 0), (2, 2, 3)), word) == []
@@ -423,14 +423,14 @@ def test_an_identity_without_forward_mode():
 
 
 def run_from_cache():
-    """Compiles a function, or reads its program."""
+    """Runs a function that is compiled or read from the cache."""
     jax.clear_caches()
     return float(jax.jit(lambda x: jnp.sin(x) * 3)(0.0))
 
 
 @pytest.fixture
 def entries(tmp_path):
-    """The programs of a cache of its own."""
+    """Lists the programs in a new cache."""
     with own_cache_options():
         assert use_compilation_cache(tmp_path) == tmp_path
         yield lambda: sorted(tmp_path.glob("*-cache"))
@@ -492,7 +492,7 @@ def test_all_settings_are_known_by_name():
         "jax_persistent_cache_min_entry_size_bytes",
         KERNEL_CACHES_OPTION,
     } <= names
-    # Those of a thread are attributes.
+    # A thread's settings are attributes.
     with jax.default_matmul_precision("highest"):
         assert jax.config.jax_default_matmul_precision == "highest"
     for word in _OTHER_SETTINGS:

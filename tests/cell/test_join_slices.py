@@ -1,4 +1,4 @@
-"""Slices that take a variable apart become a split."""
+"""Tests that slices that partition a variable become a split."""
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ def joined(function):
         cut((0, 2), (2, 6)),
         cut((2, 3), (3, 6), (0, 2)),
         cut((0, 1), (1, 4), dim=1),
-        cut((0, 2), (2, 5)),  # a rest
+        cut((0, 2), (2, 5)),  # a remainder
     ],
 )
 def test_slices_that_cover_a_variable_are_one_split(function):
@@ -50,11 +50,11 @@ def test_what_no_slice_reads_is_the_last_part_of_a_split():
 @pytest.mark.parametrize(
     "function",
     [
-        cut((0, 2), (3, 6)),  # a hole
+        cut((0, 2), (3, 6)),  # a gap
         cut((0, 3), (2, 6)),  # an overlap
         cut((2, 6)),
         lambda _, x: [x[0:2, 0:2], x[2:6, 2:4]],  # in two dimensions
-        lambda _, x: [x[0:6:2], x[1:6:2]],  # with steps
+        lambda _, x: [x[0:6:2], x[1:6:2]],  # with strides
     ],
 )
 def test_other_slices_stay(function):

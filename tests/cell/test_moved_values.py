@@ -1,4 +1,4 @@
-"""Tapes of products hold what their inputs are cut from, where that is smaller."""
+"""Tests that a product's tape holds the array its input is cut from, if smaller."""
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,7 @@ def of_views(params, x, y):
 
 
 def of_computed(params, x, y):
-    """Another value is cut than the operand."""
+    """The windows are cut from a computed value, not from the operand."""
     return windows(jnp.tanh(x) * params["scale"])
 
 
@@ -76,7 +76,7 @@ SMALLER = {
 }
 WHOLE = {
     of_infinity: (LENGTH, 3 * CHANNELS),
-    padded_by_infinity: (LENGTH + 2, CHANNELS),  # the windows of what is padded
+    padded_by_infinity: (LENGTH + 2, CHANNELS),  # the padded array
     of_parameter: (LENGTH, 4 * CHANNELS),
     of_same_size: (LENGTH, 3 * CHANNELS),
 }
@@ -135,7 +135,7 @@ def sample(seed, count, most=1):
 
 
 def tape_of(batched, *, of_family=False):
-    """Shapes of what the tape of the product with the layer's weight holds."""
+    """Shapes of the arrays on the tape of the product with the layer's weight."""
     types = batched.plan(sample(0, 3)).shape.program.types
     [found] = [
         each
@@ -168,7 +168,7 @@ def test_what_is_no_smaller_or_computed_is_kept_whole(form):
 
 @pytest.mark.parametrize("form", [of_ones, of_two], ids=lambda form: form.__name__)
 def test_layers_that_share_loops(form):
-    """Blocks of one layer's rows are cut from the tape."""
+    """The rows of one layer are cut from the tape as blocks."""
     params = make_params(form, layers=8)
     batched = eb.batch(make_model(form), params=params, sizes=SIZES)
     instances = sample(1, 9, most=8)
@@ -185,7 +185,7 @@ def test_cells_that_compute_in_bfloat16():
 
 
 def test_derivatives_by_inputs():
-    """Of the external inputs that the first windows are cut from."""
+    """The first windows are cut from these external inputs."""
     params = make_params(of_ones)
     model = make_model(of_ones)
     batched = eb.batch(model, params=params, sizes=SIZES)

@@ -1,4 +1,4 @@
-"""Traced functions keep the values that arrays of NumPy had."""
+"""Traced functions keep the values that NumPy arrays had when they were traced."""
 
 import gc
 import weakref

@@ -1,4 +1,4 @@
-"""Cells by hand, packed, against themselves."""
+"""Compares packed hand-written cells with the cells themselves."""
 
 import jax
 import jax.numpy as jnp
@@ -160,7 +160,7 @@ def test_constants_are_packed_like_parameters():
     packed = assert_packed(cell, vectors("b"), normal(0, D))
     assert packed.after.num_products == 1
     packed = assert_packed(lambda _, x: x @ one, {}, normal(0, D))
-    assert packed.pack({}) == ()  # it is no argument of the program
+    assert packed.pack({}) == ()  # the constant is no argument of the program
 
 
 def test_differences_and_biases_of_all_kinds():
@@ -301,7 +301,7 @@ def test_gates_packed_by_hand_are_packed_further():
     params = {"W": normal(0, D, 8), "U": normal(1, H, 8), "b": normal(2, 8)}
     packed = assert_packed(cell, params, normal(0, D), normal(1, H))
     assert (packed.before.num_products, packed.after.num_products) == (2, 1)
-    # The matrices need no slicing for that, and the bias is read as it is.
+    # This needs no slices of the matrices, and reads the bias unchanged.
     assert packed.after.packed_bytes == 4 * (D + H) * 8
 
 

@@ -1,4 +1,4 @@
-"""Slices in place of copies."""
+"""Tests slices that replace copies."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +21,7 @@ X, Y = normal(0, 6, 4), normal(1, 6, 4)
 
 
 def joined(cut, join):
-    """Joins what a function cuts out of X and Y; returns that and how it is done."""
+    """Joins pieces that `cut` takes from X and Y; returns the result and its method."""
     graph, _ = trace_cell(lambda _, *inputs: cut(*inputs), {}, spec([X, Y]))
     graph = simplify(graph)
     places = {}

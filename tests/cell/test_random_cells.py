@@ -1,4 +1,4 @@
-"""Random cells, packed, against themselves."""
+"""Compares packed random cells with the cells themselves."""
 
 import pytest
 from packed_cells import assert_equal, results, run_compiled, spec
@@ -20,7 +20,7 @@ def pack(cell, seed):
 
 
 def check(seeds, *, length, casts=False):
-    """Checks cells that are compiled together; returns how many were merged."""
+    """Checks cells in one compiled program; returns how many were merged."""
     cells = [random_cell(seed, casts=casts, length=1 + seed % length) for seed in seeds]
     packed = [pack(*each) for each in zip(cells, seeds, strict=True)]
 

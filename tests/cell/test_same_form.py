@@ -1,4 +1,4 @@
-"""Types that differ in the arrays of parameters that they read share their cell."""
+"""Tests that types share a cell if they differ only in the parameters they read."""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ INSTANCES = [np.float32([1, k, -k / 2]) for k in range(5)]
 
 
 def forms(model, instances=INSTANCES, params=PARAMS):
-    """The number of the first type of each type's form."""
+    """For each type, the number of the first type of the same form."""
     batched = eb.batch(model, params=params)
     batched.record_all(instances)
     types = batched.types
@@ -43,7 +43,7 @@ def test_the_rounds_of_a_network_are_of_one_form():
         message_passing.make_params(4),
     )
     assert len(found) == message_passing.NUM_TYPES
-    assert len(set(found)) == 7  # an embedding, five lengths of lists, a sum
+    assert len(set(found)) == 7  # an embedding, five list lengths, a sum
 
 
 calls = []
@@ -64,7 +64,7 @@ def layers(params, x):
 @pytest.mark.parametrize("packing", ["auto", "never"])
 @pytest.mark.parametrize("tier", ["fine", "coarse"])
 def test_each_type_reads_its_own_parameters(packing, tier):
-    assert len(set(forms(layers))) == 2  # the first one reads an external input
+    assert len(set(forms(layers))) == 2  # the first layer reads an external input
     compiler = eb.Compiler(packing=packing, sharing="never")
     batched = eb.batch(layers, params=PARAMS, compiler=compiler)
     plan = batched.plan(INSTANCES).in_tier(tier)
@@ -109,7 +109,7 @@ def blend(one, two, x, factor=1.0):
         (("a", "b", 1.0), ("b", "c", 1.0), True),
         (("a", "b", 1.0), ("a", "c", 1.0), True),
         (("a", "b", 1.0), ("b", "a", 1.0), False),  # another order of arrays
-        (("a", "b", 1.0), ("b", "b", 1.0), False),  # one part twice
+        (("a", "b", 1.0), ("b", "b", 1.0), False),  # the same part twice
         (("a", "b", 1.0), ("b", "c", 2.0), True),  # numbers are inputs
         (("a", "b", 1.0), ("b", "c", None), False),  # another call
     ],

@@ -1,4 +1,4 @@
-"""Parts of one tree of parameters whose static fields are equal, but not the same."""
+"""Tests parts of the parameters whose static fields are equal but not identical."""
 
 import dataclasses
 import functools

@@ -32,7 +32,7 @@ def test_it_pulls_as_jax_does(name):
     function, *shapes = PRODUCTS[name]
     rng = np.random.default_rng(0)
     matrix, row = (jnp.asarray(rng.normal(size=each), jnp.float32) for each in shapes)
-    # Only the product itself; what comes before and after it are other equations.
+    # Only the product; other equations come before and after it.
     outer, _ = product(function, matrix, row)
 
     def multiply(matrix, row):
@@ -52,7 +52,7 @@ def test_it_pulls_as_jax_does(name):
 
 @pytest.mark.parametrize("weight_is_first", [True, False])
 def test_each_operand_keeps_its_precision(weight_is_first):
-    """That of a cotangent is that of the batch row's array."""
+    """The cotangent has the precision of the batch row's array."""
     high, low = jax.lax.Precision.HIGHEST, jax.lax.Precision.DEFAULT
 
     def multiply(matrix, row):
@@ -100,7 +100,7 @@ def chain(params, word):
 
 
 def count_by_columns(params, target):
-    """How many products of the gradient contract the columns of their matrix."""
+    """Number of the gradient's products that contract the columns of their matrix."""
     batched = eb.batch(chain, "depth", params=params)
     plan = batched.plan([0, 1, 2]).on(target)
     gradient = jax.jit(jax.grad(lambda params: batched.apply(params, plan).sum()))

@@ -1,4 +1,4 @@
-"""Functions of parameters without their casts to half a precision."""
+"""Tests the removal of casts to half precision from functions of parameters."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from edbatch.cell.wide_casts import without_casts
     [
         (lambda x: x.T, ["float32"]),
         (lambda x: (x[1:], jnp.concatenate([x, x])), ["float32", "float32"]),
-        # What has a number of its own computes with the cast.
+        # Operations that bring in their own numbers or compute keep the cast.
         (lambda x: jnp.pad(x, ((1, 0), (0, 2))), ["bfloat16"]),
         (lambda x: jnp.maximum(x, 0.0).T, ["bfloat16"]),
         (lambda x: (x + x, -x), ["bfloat16", "float32"]),
@@ -32,5 +32,5 @@ def test_what_moves_casts_is_wide_and_what_computes_is_not(function, dtypes):
     for own, other in zip(found, jax.tree.leaves(cast(x)), strict=True):
         narrow = np.asarray(own.astype(jnp.bfloat16), np.float32)
         np.testing.assert_array_equal(narrow, np.asarray(other, np.float32))
-        if own.dtype == jnp.float32:  # not rounded on the way
+        if own.dtype == jnp.float32:  # not rounded in between
             assert not np.array_equal(np.asarray(own), narrow)

@@ -1,4 +1,4 @@
-"""A small batched function, and how its programs are compiled."""
+"""Fixtures: a small batched function, and settings of its compilation."""
 
 import threading
 
@@ -37,7 +37,7 @@ def plan(batched):
 
 @pytest.fixture
 def compiled():
-    """The threads in which XLA compiles programs, while a test runs."""
+    """Names of the threads in which XLA compiles programs during a test."""
     try_options(CPU)
     found = []
 

@@ -1,4 +1,4 @@
-"""The persistent cache: found again, bounded, cleared, and harmless if it is broken."""
+"""Tests the persistent cache: hits, bounds, clearing, and damaged entries."""
 
 import errno
 import os
@@ -60,7 +60,7 @@ def restored():
 
 
 def run(folder, program=PROGRAM, **environment):
-    """Runs the program; what it printed, by first word, and its stderr."""
+    """Runs the program; returns its output by first word, and its stderr."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", program],
         capture_output=True,
@@ -78,11 +78,11 @@ def run(folder, program=PROGRAM, **environment):
 def test_a_second_process_finds_the_programs_of_both_tiers(tmp_path):
     first, _ = run(tmp_path)
     assert first["tiers"] == "coarse coarse fine fine fine"
-    # The fine ones are no copies of the coarse ones: XLA has options for these.
+    # The fine programs are not the coarse ones: coarse ones have other XLA options.
     assert first["cached"] == "False False False False False"
     assert first["folder"] == str(tmp_path)
     second, stderr = run(tmp_path)
-    # Where the fine program is found, no coarse one is asked for.
+    # If the fine program is found, no coarse one is requested.
     assert second["cached"] == "True True True" and second["tiers"] == "fine fine fine"
     assert second["total"] == first["total"]
     hits, requests = map(int, second["hits"].split())
@@ -146,7 +146,7 @@ def test_the_folder_by_platform(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/var/ann")
     monkeypatch.setattr(sys, "platform", "linux")
     assert default_cache_folder() == Path("/var/ann/edbatch/programs")
-    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")  # the rules ignore it
+    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")  # ignored by the rules
     assert default_cache_folder() == Path("/home/ann/.cache/edbatch/programs")
     monkeypatch.setattr(sys, "platform", "darwin")
     expected = Path("/home/ann/Library/Caches/edbatch/programs")
@@ -172,7 +172,7 @@ def test_what_was_not_used_for_longest_is_removed(tmp_path, restored):
         entry = tmp_path / f"{name}-{HASH}-cache"
         entry.write_bytes(b"x" * 100)
         os.utime(entry, (k, k))
-    names = ("", ""), ("fine-", ""), ("coarse-", "ab_1x9yz")  # one is being written
+    names = ("", ""), ("fine-", ""), ("coarse-", "ab_1x9yz")  # last: being written
     names = [f"edbatch-{tier}{HASH}-stablehlo{more}" for tier, more in names]
     for k, name in enumerate(names):
         lowered = tmp_path / name
@@ -238,7 +238,7 @@ def test_all_that_a_process_writes_is_known(tmp_path):
 
 
 def test_a_folder_that_may_not_be_looked_into(tmp_path, restored, monkeypatch):
-    """As a home of another user; it is told by a warning, not by an exception."""
+    """For example another user's home: it warns and does not raise."""
 
     def refuse(path, *_, **__):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))

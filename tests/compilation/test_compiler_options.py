@@ -1,4 +1,4 @@
-"""Programs are compiled with the options of their plans that this XLA knows."""
+"""Programs are compiled with those options of their plans that this XLA supports."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ SMALL = known_options(CPU.small_product_options)
 
 
 def layer(length, rows=3):
-    """A model of one product, of a square weight, and its inputs."""
+    """A model of a product with a square weight, and its inputs."""
     params = np.random.default_rng(0).standard_normal((length, length), "f4")
     cell = eb.cell(lambda params, x: jnp.tanh(x @ params), name="layer")
     batched = eb.batch(lambda params, x: cell(params, cell(params, x)), params=params)
@@ -24,7 +24,7 @@ def layer(length, rows=3):
 
 @pytest.fixture
 def made(monkeypatch):
-    """The options of compilers that functions of `jax.jit` are given."""
+    """The compiler options that are passed to `jax.jit`."""
     found, jit = [], jax.jit
 
     def watched(function, **options):

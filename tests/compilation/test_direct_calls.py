@@ -1,4 +1,4 @@
-"""Direct calls of batched functions: tiers, counts, and compiling ahead."""
+"""Tests direct calls of batched functions: tiers, counts, and compiling ahead."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The process ends at once and in peace, whatever the background thread is doing."""
+"""A process exits at once and cleanly, whatever the background thread is doing."""
 
 import os
 import subprocess
@@ -57,11 +57,11 @@ print("busy" if not eb.wait_for_compilations(0) else "idle", flush=True)
 if len(sys.argv) > 3:
     raise ValueError("the end")
 """
-LIMIT_S = 200.0  # what hangs ends here
+LIMIT_S = 200.0  # time limit of a process that hangs
 
 
 def run(tmp_path, *arguments, cache="off"):
-    """Runs the program; returns what the thread did before the end, and after it."""
+    """Runs the program; returns the thread's state before and after the end."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     done = subprocess.run(
@@ -83,7 +83,7 @@ def test_exit_neither_waits_nor_crashes(tmp_path, where, seconds):
     done, before, after = run(tmp_path, where, seconds)
     assert (done.returncode, done.stderr) == (0, "")
     assert before == "busy"
-    # A trace is not gone on with; the compiler, which cannot be stopped, is left alone.
+    # A trace is stopped; the compiler cannot be stopped and keeps running.
     assert after == {"trace": "stopped", "compile": "compiles"}[where]
 
 
@@ -96,7 +96,7 @@ def test_exit_while_a_program_of_the_cache_is_read(tmp_path):
 
 
 def output_of(program):
-    """Runs a program, which ends in peace; returns what it printed."""
+    """Runs a program, which must exit cleanly; returns its output."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", program],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Numba's compilations are told of: in the log, and on a terminal."""
+"""Tests that Numba's compilations are reported in the log and on a terminal."""
 
 import io
 import logging
@@ -15,7 +15,7 @@ class Terminal(io.StringIO):
 
 
 def compiled(module):
-    """A function that no process has compiled, and one that it calls."""
+    """A function that no process has compiled, which calls another one."""
 
     def inner(x):
         return x + 1

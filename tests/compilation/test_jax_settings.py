@@ -1,4 +1,4 @@
-"""Settings of JAX that calls, and what they compile in the background, trace under."""
+"""Tests JAX settings under which calls and background compilations trace."""
 
 import jax
 import numpy as np
@@ -14,8 +14,8 @@ from edbatch.compilation.worker import WORKER, Pending
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
-# What JAX traces under, and a cell's equations do not depend on: where they run, how
-# they are lowered, and how that is reported.
+# Settings of traces that a cell's equations do not depend on: where they run, how they
+# are lowered, and how that is reported.
 OF_NO_CELL = {
     *("mesh_context_manager", "abstract_mesh_context_manager", "axis_env_state"),
     *("compute_on_context_manager", "xla_metadata_context_manager", "user_context"),

@@ -1,4 +1,4 @@
-"""`eb.jit`: the coarse program at once, the fine one after a few runs, one result."""
+"""Tests `eb.jit`: coarse at once, fine after a few runs, with equal results."""
 
 import gc
 import threading
@@ -29,7 +29,7 @@ def test_the_fine_program_is_swapped_in_after_a_few_coarse_runs(
     for _ in range(REFINE_AFTER - 1):
         function(PARAMS, plan)
     assert eb.wait_for_compilations(60)
-    assert seen == ["coarse"]  # a program that ran less often is never refined
+    assert seen == ["coarse"]  # fewer runs do not start the fine compilation
     assert len(compiled) == 1
     coarse = function(PARAMS, plan)
     assert eb.wait_for_compilations(60)
@@ -100,7 +100,7 @@ def test_each_signature_has_its_programs(auto, batched):
 def test_fine_only(batched, plan):
     seen = []
     for function in (
-        eb.jit(loss_of(batched, seen)),  # what the tests of the project set
+        eb.jit(loss_of(batched, seen)),  # the tier that the project's tests set
         eb.jit(loss_of(batched, seen), tiers="fine"),
     ):
         for _ in range(2 * REFINE_AFTER):
@@ -303,7 +303,7 @@ def test_one_thread_compiles_in_order_of_arrival(auto, batched, plan):
     for function in functions:
         for _ in range(REFINE_AFTER):
             function(PARAMS, plan)
-    for k, function in enumerate(functions):  # none waits for the thread
+    for k, function in enumerate(functions):  # no call waits for the thread
         assert_equal(function(PARAMS, plan), k * batched.apply(PARAMS, plan)[0])
     assert not eb.wait_for_compilations(0.01)
     gate.set()
@@ -431,7 +431,7 @@ def test_programs_are_dropped_before_the_process_has_too_many_regions(
 def test_dropped_programs_leave_their_regions(batched):
     function = eb.jit(jax.grad(loss_of(batched, [])))
     plans = [batched.plan(sample_trees(0, count)) for count in (3, 4)]
-    function(PARAMS, plans[0])  # what JAX makes once
+    function(PARAMS, plans[0])  # objects that JAX makes only once
     before = memory_regions._count_regions()
     function(PARAMS, plans[1])
     with_programs = memory_regions._count_regions()
@@ -442,7 +442,7 @@ def test_dropped_programs_leave_their_regions(batched):
 
 
 def test_what_a_forked_process_does_not_compile_has_failed_there():
-    """The thread that compiles does not exist in a fork; `reset` runs there."""
+    """The compiling thread does not exist in a fork, where `reset` runs."""
     worker, gate, begun = Worker(), threading.Event(), threading.Event()
 
     def wait_for_gate():

@@ -1,4 +1,4 @@
-"""`eb.jit` beside other programs: settings, copies, stages, trainers."""
+"""Tests `eb.jit` with settings, copies, JAX's stages and trainers."""
 
 import copy
 import pickle
@@ -31,7 +31,7 @@ def test_a_call_that_may_not_compile_says_what_is_new(batched, plan):
     text = str(caught.value)
     assert "params['table'] is float32[11,4] and was float32[10,4]" in text
     assert "warm_up" in text and "fail_on_compile" in text
-    with pytest.raises(eb.PlanError):  # the function itself has something to say
+    with pytest.raises(eb.PlanError):  # without the stance, the function itself raises
         function(more, plan)
 
 

@@ -1,4 +1,4 @@
-"""Fine programs that an earlier process compiled run from the first call on."""
+"""Tests that fine programs compiled by an earlier process run from the first call."""
 
 import os
 import shutil
@@ -61,7 +61,7 @@ print("states", *(each.state for each in eb.compile_report()))
 def run(
     folder, scale=1, wait=True, large_bytes=None, tiers="auto", warning="", plugin=False
 ):
-    """Runs the program; what it printed, by first word, without warnings."""
+    """Runs the program; returns its output by first word, without warnings."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", PROGRAM, str(scale), str(int(wait))]
         + ([] if large_bytes is None else [str(large_bytes)])
@@ -129,7 +129,7 @@ def test_where_keys_hold_the_path_a_moved_folder_starts_with_the_coarse_one(
     here.rename(there)
     moved = run(there, wait=False, plugin=True, large_bytes=large_bytes)
     assert moved["made"] == "", "lowered programs do not depend on it"
-    # JAX 0.10 has to compile it; keys of 0.12 do not hold the path, so it is read.
+    # JAX 0.10 must compile it; in 0.12 keys do not contain the path, so it is read.
     assert moved["tiers"] == "coarse"
 
 
@@ -143,7 +143,7 @@ def damage(folder, tier):
     ("tier", "cached"), [("coarse", "False True"), ("fine", "True False")]
 )
 def test_a_damaged_program_is_compiled_again(folder, tmp_path, tier, cached):
-    """A large fine one in the background."""
+    """A large fine program is compiled again in the background."""
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     damage(tmp_path, tier)
     found = run(tmp_path, large_bytes=0, warning="edbatch cache --clear")

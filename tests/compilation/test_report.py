@@ -1,4 +1,4 @@
-"""The report, the log and the progress line."""
+"""Tests the compile report, the log and the progress line."""
 
 import io
 import sys
@@ -18,7 +18,7 @@ from edbatch.compilation.stages import compile_stages
 
 
 class Traced:
-    """A stand-in for a jitted function whose stages take long."""
+    """A stand-in for a jitted function with slow stages."""
 
     def __init__(self, seconds):
         self.seconds = seconds
@@ -69,7 +69,7 @@ def records():
             background=True,
             state="failed",
             error="oh",
-            programs=runs,  # of the one that was compiled again
+            programs=runs,  # of the program that was compiled again
         ),
     )
 
@@ -114,7 +114,7 @@ def test_the_names_of_arguments_are_told():
 
 
 def test_long_compilations_get_a_line_in_the_log(monkeypatch, caplog):
-    """By a clock of its own: how busy the machine is does not matter."""
+    """Uses a fake clock, so that the machine's load does not matter."""
     clock = [0.0]
     ticks = SimpleNamespace(perf_counter=lambda: clock[0], time=time.time)
     monkeypatch.setattr(stages, "time", ticks)

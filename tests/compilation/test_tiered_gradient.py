@@ -1,4 +1,4 @@
-"""Gradients outside of compiled functions: a program for each pass, in tiers."""
+"""Tests gradients outside compiled functions: a program for each pass, in tiers."""
 
 import dataclasses
 import gc
@@ -66,7 +66,7 @@ def test_no_gradient_after_the_first_waits_for_a_compilation(
             gradient(PARAMS, plan)
         assert eb.wait_for_compilations(60)  # for the forward pass
         before = len(compiled)
-        assert_equal(gradient(PARAMS, plan), coarse)  # by coarse programs once more
+        assert_equal(gradient(PARAMS, plan), coarse)  # by coarse programs again
         assert eb.wait_for_compilations(60)  # for the backward pass
         assert_equal(gradient(PARAMS, plan), coarse)
         assert_equal(gradient(PARAMS, plan), coarse)
@@ -76,7 +76,7 @@ def test_no_gradient_after_the_first_waits_for_a_compilation(
     assert forward.function == "encode, forward pass" and forward.runs == 3
     assert backward.function == "encode, backward pass" and backward.runs == 2
     assert forward.background and backward.background
-    assert batched.compiles == 2  # programs that run plans forward
+    assert batched.compiles == 2  # programs of the forward pass
 
 
 def run_until_fine(gradient, *args):
@@ -97,7 +97,7 @@ def test_one_tier_compiles_two_programs(tiers, batched, plan, compiled):
         gradient(jax.tree.map(lambda x: 2 * x, PARAMS), plan)
     assert len(eb.compile_report().records) == known
     assert [each.runs for each in records(tiers)] == [3, 3]
-    assert len(compiled) <= before + len(PARAMS)  # the products by 2
+    assert len(compiled) <= before + len(PARAMS)  # the multiplications by 2
 
 
 def on_first_device(tree):
@@ -166,13 +166,13 @@ def test_other_derivatives_do_not_wait_for_their_fine_program(
     for found in run_until_fine(jax.grad(of_hidden), PARAMS):
         assert_equal(found, expected)
     added = list(eb.compile_report())[len(before) :]
-    new = {each.tier: each for each in added}  # two threads note them
+    new = {each.tier: each for each in added}  # two threads add them, in any order
     assert len(added) == len(new) == 2
     assert [new[tier].background for tier in ("fine", "coarse")] == [True, False]
     assert new["coarse"].reason.startswith("cotangents[1] is no more") or (
         "of outputs [0] by inputs" in new["coarse"].reason
     )
-    # More if it was compiled before the third call.
+    # More runs if it was compiled before the third call.
     assert new["fine"].runs >= 2
 
 

@@ -1,4 +1,4 @@
-"""What a function of `eb.jit` reads beside its arguments stays as at its first call."""
+"""Variables that a function of `eb.jit` reads keep their values of the first call."""
 
 import threading
 
@@ -21,7 +21,7 @@ CHANGED = "reads a variable that has changed since its first call"
 
 
 class Read:
-    """What the functions below read."""
+    """The variables that the functions below read."""
 
     scale = 2.0
     add = False
@@ -64,7 +64,7 @@ CHANGES = [
 
 
 def loss_of(batched, read):
-    """A loss that reads all of them."""
+    """A loss that reads all variables of `read`."""
 
     def loss(params, plan):
         hidden, _ = batched.apply(params, plan)
@@ -79,7 +79,7 @@ def slope_of(batched, read):
 
 
 def inner_of(batched, read):
-    """In a function that JAX keeps the trace of, since it is compiled itself."""
+    """The loss inside a jitted function, whose trace JAX caches."""
     inner = jax.jit(loss_of(batched, read))
     return lambda params, plan: inner(params, plan) + 1
 
@@ -98,7 +98,7 @@ def test_the_first_values_stay(auto, batched, plan, read, maker, change, caplog)
     function = eb.jit(maker(batched, read))
     before = runs_until_asked(function, PARAMS, plan)
     change(read)
-    before.append(function(PARAMS, plan))  # asks for the fine program
+    before.append(function(PARAMS, plan))  # requests the fine program
     assert eb.wait_for_compilations(120)
     for _ in range(3):
         assert_equal(function(PARAMS, plan), before[0])
@@ -178,7 +178,7 @@ def test_a_plan_that_is_returned_is_the_one_that_was_given(auto, batched, plan, 
 
 
 def test_traces_under_settings_leave_fresh_ones_fresh(plan):
-    """Plans keep the number of `run_afresh`, and others have theirs for the trace."""
+    """Plans keep a number from `run_afresh`; others get one only during the trace."""
     found = run_numbered(lambda one, other: ((one.trace, other.trace), one, other), 7)
     seen, one, other = found(plan, plan.in_trace(3))
     assert seen == (7, 3) and (one.trace, other.trace) == (0, 3)
@@ -186,7 +186,7 @@ def test_traces_under_settings_leave_fresh_ones_fresh(plan):
 
 
 def test_values_that_come_back(auto, batched, plan, read):
-    """Nothing of what the background refused is used later."""
+    """Nothing from the refused background compilation is used later."""
     function = eb.jit(loss_of(batched, read))
     before = runs_until_asked(function, PARAMS, plan)
     change_number(read)
@@ -199,7 +199,7 @@ def test_values_that_come_back(auto, batched, plan, read):
 
 
 def test_a_setting_that_changes_later(auto, batched, plan, read):
-    """Coarse programs that were compiled ahead are compared as well."""
+    """Coarse programs that were compiled ahead are compared, too."""
     function = eb.jit(loss_of(batched, read))
     with eb.use_tiers("coarse"):
         function.warm_up(PARAMS, plan)
@@ -223,7 +223,7 @@ def test_what_is_compiled_ahead_has_the_values_of_then(auto, batched, plan, read
 def test_a_call_while_a_program_is_compiled_ahead(
     auto, batched, plan, read, changed, caplog
 ):
-    """The program that is traced first is compiled last."""
+    """The program that is traced first finishes compiling last."""
     traced, gate = threading.Event(), threading.Event()
     loss = loss_of(batched, read)
 
@@ -265,7 +265,7 @@ def steps(batched, read):
 
 
 def rules(batched, read):
-    """Rules of differentiation, loops, branches, keys, callbacks and NaN."""
+    """A function of custom rules, loops, branches, keys, callbacks and NaN."""
 
     @jax.custom_vjp
     def twice(x):

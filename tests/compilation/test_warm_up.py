@@ -1,4 +1,4 @@
-"""Compiling ahead while calls go on: they do not wait, and nothing compiles twice."""
+"""Tests compiling ahead during calls: they do not wait, and nothing compiles twice."""
 
 import threading
 
@@ -13,13 +13,13 @@ pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
 class Gated:
-    """A function whose fine program is compiled once a gate is open.
+    """A function whose fine program is compiled only after a gate opens.
 
     Attributes:
         function: The function of `eb.jit`.
         seen: The tiers that were traced.
-        tracing: Set while the fine one is.
-        gate: Opens it.
+        tracing: Set once the fine program is being traced.
+        gate: Opens the gate.
     """
 
     def __init__(self, batched, fails=0):
@@ -38,7 +38,7 @@ class Gated:
         self.function = eb.jit(gated)
 
     def start(self, plan):
-        """Warms up in a thread, which it returns."""
+        """Starts `warm_up` in a thread and returns the thread."""
         thread = threading.Thread(target=self.function.warm_up, args=(PARAMS, plan))
         thread.start()
         return thread
@@ -48,7 +48,7 @@ def test_calls_go_on_while_another_thread_warms_up(auto, batched, plan):
     gated = Gated(batched)
     thread = gated.start(plan)
     assert gated.tracing.wait(60)
-    returned = []  # in a thread of its own, so that a call that waits fails the test
+    returned = []  # in a separate thread, so that a call that waits fails the test
 
     def call():
         for _ in range(2 * REFINE_AFTER):
@@ -68,12 +68,12 @@ def test_calls_go_on_while_another_thread_warms_up(auto, batched, plan):
 
 @pytest.mark.parametrize("block", [True, False])
 def test_warm_up_compiles_whatever_the_stance(auto, block):
-    """Parameters are packed meanwhile, by a program of its own."""
+    """A separate program packs the parameters during the warm-up."""
     own, trees = eb.batch(encode), sample_trees(2, 5)
     with eb.set_stance("fail_on_compile"):
         assert own.warm_up(trees, [5], params=PARAMS, block=block).wait(60)
         found = own(PARAMS, trees)
-        with pytest.raises(eb.CompilationError):  # the thread compiles ahead no more
+        with pytest.raises(eb.CompilationError):  # this thread no longer warms up
             eb.jit(lambda x: x)(1.0)
     assert_equal(found, own(PARAMS, trees))
 
@@ -153,7 +153,7 @@ def _ask(function, how, plan):
 
 
 def test_the_end_of_a_sample_is_warmed_up():
-    """The last minibatch of it is short, and has a type that no other has."""
+    """The sample's last minibatch is short, and has a type that no other one has."""
 
     @eb.cell
     def common(params, x):

@@ -1,6 +1,6 @@
-"""Coarse programs run the streams of fine ones: the same numbers from fewer bodies.
+"""Tests that coarse programs run streams of fine ones, with equal results.
 
-Ready workloads in both tiers are in `models/test_batched.py`.
+`models/test_batched.py` tests the ready workloads in both tiers.
 """
 
 import functools
@@ -34,13 +34,13 @@ from edbatch.stream.loop import Loop, order_loops
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
-# Parts of two rows; most chunks have several, some of which hold padding alone.
+# Parts of two rows; most chunks have several, some with only padding.
 SIZES = eb.Sizes(widths=(2, 6, 16))
 
 
 @pytest.fixture
 def coarse(monkeypatch):
-    """All plans are for coarse programs."""
+    """Makes all plans for coarse programs."""
     made = functools.partial(CompileOptions, tier="coarse")
     monkeypatch.setattr("edbatch.plan.plan.CompileOptions", made)
 
@@ -97,7 +97,7 @@ def test_trees(options, coarse):
 
 @pytest.mark.parametrize("widths", [(1, 3, 8), (4, 8)])
 def test_random_programs(widths, coarse):
-    """With several outputs, padded lists, integers and cells without operands."""
+    """Includes several outputs, padded lists, integers and cells without operands."""
     rng = np.random.default_rng(4)
     minibatch = [sample_program(rng, 25) for _ in range(5)]
     batched = eb.batch(interpret, params=make_params(), sizes=eb.Sizes(widths=widths))
@@ -177,7 +177,7 @@ def test_two_devices(coarse):
 
 
 def loops_in_a_step(plan, params):
-    """Equations of loops in the loop over steps, and bodies of cells in them."""
+    """Number of loops inside the loop over steps."""
     program = plan.shape.program
     arenas = jax.eval_shape(lambda: new_arenas(program))
     jaxpr = jax.make_jaxpr(Loops().run, static_argnums=0)(

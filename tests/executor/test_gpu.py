@@ -1,4 +1,4 @@
-"""On a GPU: the same numbers as on the CPU, and no copies; run with -m gpu."""
+"""GPU tests (run with -m gpu): the same results as on the CPU, and no arena copies."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture(autouse=True)
 def exact_products():
-    """Products in float32 and not in tf32."""
+    """Computes products in float32, not in tf32."""
     if jax.default_backend() != "gpu":
         pytest.skip("JAX sees no GPU here")
     with jax.default_matmul_precision("highest"):

@@ -1,4 +1,4 @@
-"""Products of programs for GPUs: their widths, and JAX's own settings of precision."""
+"""Tests products of GPU programs: their widths, and JAX's precision settings."""
 
 import re
 
@@ -18,7 +18,7 @@ WORKLOADS = ("tree-lstm", "lattice-lstm", "bilstm-tagger")
 
 @pytest.fixture
 def planned(monkeypatch):
-    """Plans a workload for a target, under the default settings of precision."""
+    """Plans a workload for a target, under the default precision settings."""
 
     def plan(name, target, count):
         monkeypatch.setattr("edbatch.batched.choose_target", lambda *_, **__: target)
@@ -69,7 +69,7 @@ def test_families_have_no_other_widths(monkeypatch):
 
 
 def products(text):
-    """What the products of a lowered program say of their precision."""
+    """The precision attributes of the products in a lowered program."""
     lines = [line for line in text.splitlines() if "stablehlo.dot_general" in line]
     found = [re.search(r"precision = \[([^]]*)\]", line) for line in lines]
     return {

@@ -1,4 +1,4 @@
-"""Entries of an array that a cell indexes are read as members of a family."""
+"""Tests that entries of an array that a cell indexes are members of a family."""
 
 import importlib
 import threading
@@ -53,7 +53,7 @@ def test_other_indices_are_another_plan():
 
 
 def test_a_thread_that_was_held_up_plans_for_its_own_indices(monkeypatch):
-    """It has looked for a plan before another one has made the indices decide."""
+    """It looked for a plan before another thread made indices part of plans' keys."""
     planning = importlib.import_module("edbatch.planning")
     params = make_mixture(seed=1)
     own = eb.batch(mixture, params=params, sizes=SIZES)
@@ -170,4 +170,4 @@ def test_types_are_met_after_one_that_indexes_parameters():
     batched = eb.batch(model, params=jnp.ones((4, 128, 64)))
     assert batched.plan([0, 0]).num_instances == 2
     assert batched.states.default().planning.index_values(batched.graph([0]))
-    assert batched.plan([3, 3]).num_instances == 2  # of types that are new
+    assert batched.plan([3, 3]).num_instances == 2  # of new types

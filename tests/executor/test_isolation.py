@@ -1,4 +1,4 @@
-"""What one instance holds changes no number of another, forward and backward."""
+"""Tests that a poisoned instance changes no output or gradient of another one."""
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +54,7 @@ def has_slices(batched, minibatch):
     [*((each, (4,)) for each in OPTIONS), ("default", (1, 3, 8))],
 )
 def test_chains(options, widths, quick_compiles):
-    """Slices of chains are followed by rows of other instances."""
+    """Slices of chains have rows of other instances after them."""
     batched = eb.batch(
         chain,
         params=make_params(),
@@ -72,7 +72,7 @@ def test_chains(options, widths, quick_compiles):
 
 @pytest.mark.parametrize("policy", ["depth", "agenda", "greedy"])
 def test_trees(policy, quick_compiles):
-    """With padded lists, random numbers, and inputs of products that are hoisted."""
+    """Trees with padded lists, random numbers, and inputs of hoisted products."""
     batched = eb.batch(
         model,
         policy,
@@ -96,7 +96,7 @@ def test_recordings_in_another_order(quick_compiles):
 
 @pytest.mark.parametrize("value", POISONS.values(), ids=POISONS)
 def test_rows_that_are_used_again(value, quick_compiles):
-    """Forward only: there is no gradient when values are overwritten."""
+    """Forward only, since there is no gradient if values are overwritten."""
     batched = eb.batch(
         chain,
         params=make_params(),
@@ -112,7 +112,7 @@ def test_rows_that_are_used_again(value, quick_compiles):
 
 
 def test_sequences_with_all_defaults():
-    """A batch of 130 nodes runs as 128 and 4, of which two are padding."""
+    """A batch of 130 nodes runs as chunks of 128 and 4 rows, two of them padding."""
 
     @eb.cell
     def start(w, x):
@@ -142,7 +142,7 @@ def test_sequences_with_all_defaults():
 @pytest.mark.parametrize("packing", [False, True])
 @pytest.mark.parametrize("wrapped", ["jit", "scan"])
 def test_tapes_have_rows_without_a_lane(wrapped, packing, quick_compiles):
-    """At zero, which such rows hold, a norm has no slope."""
+    """Unused tape rows are zero, where a norm has no derivative."""
 
     def unit(w, x):
         return w @ (x / jnp.linalg.norm(x))
@@ -187,7 +187,7 @@ def raw(vector):
 
 @eb.cell
 def gain_of_product(own, state):
-    """The gain's cotangent has the product's value in it, and the state."""
+    """The gain's cotangent depends on the product's value and on the state."""
     return jnp.tanh(own["weights"] @ state) * own["gain"] + jnp.sin(own["gain"] * state)
 
 
@@ -202,7 +202,7 @@ def layers_of_its_own(params, instance):
 @pytest.mark.parametrize("tier", ["fine", "coarse"])
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_padding_that_reads_what_other_instances_hold(count, tier, quick_compiles):
-    """Rows of a slice beyond its nodes hold NaN, and so do what products make of it."""
+    """Rows of a slice beyond its nodes are NaN, and so are products of them."""
     rng = np.random.default_rng(count)
 
     def draw(*shape):

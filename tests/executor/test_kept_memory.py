@@ -1,4 +1,4 @@
-"""Kept memory: pages that were freed are there for the next call."""
+"""Tests `eb.keep_memory`: freed pages stay mapped for the next call."""
 
 import subprocess
 import sys
@@ -7,8 +7,7 @@ import pytest
 
 import edbatch as eb
 
-# Counts the pages that the system maps for a block of 64 MiB, which is written and
-# freed several times.
+# Counts page faults of a block of 64 MiB that is written and freed several times.
 SCRIPT = """
 import ctypes, resource, sys
 import edbatch as eb

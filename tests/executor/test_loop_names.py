@@ -1,4 +1,4 @@
-"""Compiled programs say what their operations are for, and are no larger for it."""
+"""Tests names of operations in compiled programs, and that names cost nothing."""
 
 import re
 from contextlib import ContextDecorator, nullcontext
@@ -22,7 +22,7 @@ SWITCH = replace(CPU, control="switch")
 
 @pytest.fixture(params=["loops", "switch", "coarse"])
 def control(request, monkeypatch):
-    """How the program comes to the code of a chunk."""
+    """How the program selects the code of a chunk."""
     if request.param == "switch":
         monkeypatch.setattr("edbatch.batched.choose_target", lambda *_, **__: SWITCH)
     return request.param
@@ -41,12 +41,12 @@ def gradient(batched, tier):
 
 
 def scopes(op_name):
-    """The names of loops and types in the metadata of an operation."""
+    """The names of loops and types in an operation's metadata."""
     return [each for each in op_name.split("/") if re.fullmatch(r".*\[\w+\]", each)]
 
 
 def products(text):
-    """Scopes and shape of each product in a compiled program."""
+    """Name scopes and shape of each product in a compiled program."""
     found = []
     for line in text.splitlines():
         if re.search(r"= \S+ (dot|custom-call)\(", line) and "dot_general" in line:
@@ -93,7 +93,7 @@ def test_each_operation_names_its_cell_and_width(control, make):
 
 
 class Unnamed(nullcontext, ContextDecorator):
-    """In place of `jax.named_scope`."""
+    """A stand-in for `jax.named_scope` that adds no name."""
 
     def __init__(self, name):
         super().__init__()
@@ -130,12 +130,12 @@ def test_names_change_nothing_else(control, make, workload, monkeypatch):
 
 
 def test_names_compile_nothing_more():
-    """A second minibatch of the same sizes runs the program of the first."""
+    """A second minibatch of the same sizes runs the first one's program."""
     params, rng = make_params(HIDDEN), np.random.default_rng(0)
     batched = eb.batch(encode, params=params)
     minibatches = [sample_trees(rng, 12) for _ in range(2)]
     for each in minibatches:
-        batched.plan(each)  # the bucket settles
+        batched.plan(each)  # sets the bucket's final size
     run = jax.jit(batched.apply)
     for each in minibatches:
         run(params, batched.plan(each))
@@ -154,7 +154,7 @@ def test_cells_of_any_name(name):
 
 
 def test_layers_and_families_are_told_apart():
-    """A type names its parameters; where several run in one loop, a star."""
+    """A loop's name has the path of the type's parameters, or a star for a family."""
 
     @eb.cell
     def layer(weight, x):
@@ -168,7 +168,7 @@ def test_layers_and_families_are_told_apart():
     params = {"layers": [jnp.eye(4)] * 5}
     for sharing, expected in [
         ("never", {f"layer{{layers.{k}}}" for k in range(5)}),
-        ("auto", {"layer{layers.0}", "layer{*}"}),  # the first reads no value
+        ("auto", {"layer{layers.0}", "layer{*}"}),  # the first layer reads no value
     ]:
         batched = eb.batch(model, compiler=eb.Compiler(sharing=sharing), params=params)
         plan = batched.plan([np.ones(4, np.float32)] * 3)

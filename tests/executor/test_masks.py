@@ -1,4 +1,4 @@
-"""The first row that is written is a value like any other: operands and inputs."""
+"""Tests that padded lists keep the values in the first row of arenas and pools."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""What cells make of parameters, kept between calls: never that of other parameters."""
+"""Tests the cache of packed parameters: it never returns those of other parameters."""
 
 import gc
 import threading
@@ -184,7 +184,7 @@ def test_constant_parameters_inside_a_traced_function():
     plan = batched.bind(params).plan(TREES)
     expected = one_by_one(params)
     assert_close(jax.jit(lambda: batched.apply(params, plan))(), expected)
-    assert_close(batched.apply(params, plan), expected)  # nothing leaked
+    assert_close(batched.apply(params, plan), expected)  # no tracer leaked
     assert_close(jax.jit(lambda: batched.apply(params, plan))(), expected)
     assert_close(jax.jit(lambda each: batched.apply(params, each))(plan), expected)
 
@@ -199,7 +199,7 @@ def test_gradients_of_inputs_beside_constant_parameters():
     params = new_params()
     inputs = [jnp.arange(H) / (k + 1.0) for k in range(3)]
     plan = batched.bind(params).plan(inputs)
-    batched.apply(params, plan)  # keeps what the cell made of them
+    batched.apply(params, plan)  # caches the packed parameters
 
     def loss(pools):
         return batched.apply(params, replace(plan, pools=pools)).sum()

@@ -1,4 +1,4 @@
-"""No product of a ready workload is computed outside of the loop of its chunks."""
+"""No product of a ready workload is computed outside the loop over its chunks."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.default_flags]
 @pytest.mark.parametrize("gradient", [False, True])
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_no_product_is_computed_outside_of_its_loop(name, gradient, count):
-    """XLA takes out of a loop what it finds to be the same in each iteration."""
+    """XLA hoists operations that it finds to be loop-invariant."""
     workload = get_workload(name)
     params = workload.init_params(jax.random.key(0), 64)
     batched = eb.batch(workload.model, "greedy", params=params)

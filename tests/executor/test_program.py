@@ -1,4 +1,4 @@
-"""The compiled program: no copies of arenas, few compilations, groups of loops."""
+"""Tests the compiled program: no arena copies, few compilations, groups of loops."""
 
 import re
 
@@ -25,7 +25,7 @@ def compiled(batched, params, trees, tier="fine"):
 
 
 def many_types(params, tree):
-    """As a tree model, with a composition of its own at each height: many loops."""
+    """A tree model with a separate composition at each height, for many loops."""
 
     def visit(node):
         if isinstance(node, int):
@@ -50,7 +50,7 @@ def join(weights, left, right):
 
 @pytest.mark.parametrize("gradient", [False, True])
 def test_no_chunk_is_computed_outside_of_its_loop(gradient):
-    """XLA would, where all that a chunk reads is the same in each iteration."""
+    """XLA would hoist a chunk whose reads are the same in each iteration."""
     workload = get_workload("tree-gru")
     params = workload.init_params(jax.random.key(0), 32)
     batched = eb.batch(workload.model, "greedy", params=params)
@@ -59,8 +59,8 @@ def test_no_chunk_is_computed_outside_of_its_loop(gradient):
     program = plan.shape.program
     forms = record_formats(program.types.types, program.loops)
     longest = max(range(len(forms)), key=lambda k: forms[k].length)
-    # The smallest stream for its loops, of which the one with the longest record does
-    # not iterate.
+    # The smallest stream for these loops; the loop with the longest record does not
+    # iterate.
     assert len(plan.stream) == forms[longest].least_stream
     assert not plan.trips[:, longest].any()
 
@@ -165,7 +165,7 @@ def test_the_search_for_copies_finds_one():
 @pytest.mark.parametrize("loops", [1, 3, 8, 9, 10, 40])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_loops_run_in_order_as_often_as_asked(loops, reverse):
-    """A string of base-100 digits records which loops ran."""
+    """A number's base-100 digits record which loops ran."""
     rng = np.random.default_rng(loops)
     trips = rng.integers(0, 3, loops) * (rng.random(loops) < 0.6)
     bodies = [

@@ -1,4 +1,4 @@
-"""Batched equals unbatched, outputs and gradients, on random programs."""
+"""Compares batched with unbatched outputs and gradients of random programs."""
 
 import functools
 
@@ -12,7 +12,7 @@ from programs import interpret, make_params, sample_program
 import edbatch as eb
 from edbatch.policies.registry import get_policy
 
-# Programs of twenty types compile for long.
+# Programs of twenty types take long to compile.
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
@@ -37,12 +37,12 @@ def sample_minibatch(seed, instances, length):
     ]
 
 
-# Compiling takes seconds. A large minibatch meets all types first, and its bucket may
-# be wasted on all others, so that all policies run one program.
+# Compiling takes seconds. A large minibatch meets all types first, and all others may
+# use its bucket despite the waste, so that all policies run one program.
 SIZES = eb.Sizes(widths=(3,), max_waste=1e9)
 
 
-# One that returns all that any does.
+# A program that returns every kind of result.
 WITH_COUNTS = [("word", [1]), ("split", [0, 0]), ("attend_pairs", [0, 0])]
 
 
@@ -66,7 +66,7 @@ def test_outputs_and_gradients_under_every_policy(policy):
     batched = batched_with_all_types()
     batched.policy = get_policy(policy)
     for seed in (2, 4):
-        # Of its own, since plans are kept by structure.
+        # A separate one for each policy, since plans are cached by structure.
         minibatch = sample_minibatch([seed, *batched.policy.name.encode()], 4, 25)
         minibatch.append(WITH_COUNTS)
         found = eb.verify(batched, make_params(seed), minibatch)

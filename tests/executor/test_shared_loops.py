@@ -1,4 +1,4 @@
-"""Types that differ in their parameters' path share loops; batched equals unbatched."""
+"""Tests types that differ in their parameters' path only and share loops."""
 
 import pickle
 import warnings
@@ -54,7 +54,7 @@ def test_one_type_runs_for_all_layers():
     assert sorted(set(cells[1])) == sorted(set(cells[0]))
     assert len(cells[0]) == len(set(cells[0]))
     assert len(cells[1]) >= DEPTH * len(ALL)
-    # What policies see, and the batches that they make, are those of before.
+    # Sharing changes neither what policies see nor their batches.
     assert both[0].report.batches == both[1].report.batches
 
 
@@ -212,7 +212,7 @@ def test_two_types_with_large_embeddings_stay_apart():
 
 
 def test_types_share_where_they_save_more_than_is_stacked():
-    """The stack has all 64 members, of 8 MiB; each type pays for 32 MiB of it."""
+    """The stack has all 64 members of 8 MiB each; each type pays for 32 MiB of it."""
     params = [np.broadcast_to(np.float32(0), (64, 2**15))] * 64
     own = eb.batch(chosen_languages, params=params)
     state = np.ones(64, np.float32)
@@ -297,7 +297,7 @@ def test_many_types_with_parameters_of_other_shapes_are_warned_of_once():
     [message] = [str(each.message) for each in found]
     assert (
         "cell 'bottleneck' has 8 types, of which many read" in message
-    )  # and an input's
+    )  # and an external input's
 
 
 @eb.cell
@@ -362,7 +362,7 @@ def test_parts_of_a_dict_below_which_the_layer_stands():
 
 
 def count_loops(jaxpr):
-    """Loops and equations of a jaxpr, those of inner ones included."""
+    """Number of loops and equations of a jaxpr, inner ones included."""
     loops = equations = 0
     for eqn in jaxpr.eqns:
         loops += eqn.primitive.name in ("while", "scan")
@@ -374,7 +374,7 @@ def count_loops(jaxpr):
 
 
 def program_size(depth, sharing, gradient):
-    """The loops and equations of the program of one model of many layers."""
+    """Number of loops and equations in the program of a model of many layers."""
     params = make_params(depth=depth)
     compiler = eb.Compiler(sharing=sharing, slices="never")
     own = eb.batch(model, "agenda", sizes=SIZES, compiler=compiler, params=params)
@@ -392,8 +392,8 @@ def program_size(depth, sharing, gradient):
 def test_a_program_does_not_grow_with_the_number_of_layers(gradient):
     (few, short), (many, long) = (program_size(n, "auto", gradient) for n in (4, 24))
     assert many == few
-    # What is left per layer: its three arrays are stacked for each of five cells, and
-    # their gradients are taken apart.
+    # Each layer still adds equations: its three arrays are stacked for each of five
+    # cells, and their gradients are unstacked.
     assert long - short <= 20 * 3 * 5 * (5 if gradient else 1)
     apart = program_size(4, "never", gradient)
     assert apart[0] > few + 3 * 5 - 5
@@ -439,7 +439,7 @@ def chosen(params, instance):
 
 
 def test_plans_name_the_same_member_whatever_the_order_of_keys():
-    """JAX sorts the keys of dicts, as in the first step of a training."""
+    """JAX sorts the keys of dicts, as in the first step of training."""
     rng = np.random.default_rng(0)
     names = ["d", "c", "b", "a", "e"]
     weights = {
@@ -467,7 +467,7 @@ def gate(layer, shared, x):
 
 @pytest.mark.parametrize("layers", [3, 5])
 def test_a_family_that_reads_nothing_of_its_members(layers):
-    """As a layer is passed whole, and only what all share is used of it."""
+    """For example a whole layer is passed, but the cell uses only shared parameters."""
 
     def model(params, x):
         for layer in params["layers"]:
@@ -484,7 +484,7 @@ def test_a_family_that_reads_nothing_of_its_members(layers):
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_minibatch_without_nodes(first):
-    """Of a model whose types share loops by then, or from then on."""
+    """The types of the model share loops before the minibatch, or only after it."""
 
     @eb.cell
     def layer(params, x):

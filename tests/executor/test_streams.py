@@ -1,4 +1,4 @@
-"""A minibatch as several streams on the same arenas: the same numbers as in one."""
+"""Tests that several streams on the same arenas give the results of one stream."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -28,7 +28,7 @@ OPERATIONS = ("source", "word", "join", "split", "widen", "attend", "index")
 
 
 class Running:
-    """Runs the streams of plans on arenas that it keeps, and counts compilations."""
+    """Runs streams of plans on the same arenas, and counts compilations."""
 
     def __init__(self, plan, params, rng=None):
         pools = jax.tree.map(jnp.asarray, plan.pools)
@@ -44,13 +44,13 @@ class Running:
             run,
             static_argnums=0,
             donate_argnums=2,
-            compiler_options=compiler_options(plan) or None,  # as direct calls
+            compiler_options=compiler_options(plan) or None,  # as in direct calls
         )
         self.arenas = {}
         self.clear()
 
     def clear(self):
-        """Unused rows are zeros, so that whole arenas can be compared."""
+        """Sets all rows to zero, so that whole arenas can be compared."""
         empty = jax.eval_shape(lambda: new_arenas(self.program))
         self.arenas = {k: jnp.zeros(x.shape, x.dtype) for k, x in empty.items()}
 
@@ -71,7 +71,7 @@ def num_chunks(plan):
 
 
 def cuts_of(chunks, seed):
-    """Every place for one cut; then up to four at random, perhaps at one place."""
+    """Every place for one cut; then two to four random cuts, some at the same place."""
     rng = np.random.default_rng(seed)
     some = [[at] for at in range(chunks + 1)]
     for cuts in (2, 3, 4, 4):
@@ -168,7 +168,7 @@ def test_workloads(name, options, tier, quick_compiles):
 
 
 def test_a_cut_that_drops_a_chunk_is_found(quick_compiles):
-    """The comparison can fail: each chunk that is left out changes an arena."""
+    """Checks that the comparison can fail: leaving out any chunk changes an arena."""
     params, sizes = make_tree_params(), eb.Sizes(widths=(2,))
     plan = eb.batch(encode, params=params, sizes=sizes).plan([((1, 2), 3), (4, 5)])
     running = Running(plan, params)
@@ -183,7 +183,7 @@ def test_a_cut_that_drops_a_chunk_is_found(quick_compiles):
 
 
 def moved(stream, loops, program, length):
-    """The stream of one program as that of another, which has its loops and more."""
+    """The stream of one program for another that has the same loops and more."""
     trips = np.zeros((len(stream.trips), len(program.loops)), np.int32)
     for p, loop in enumerate(loops):
         trips[:, program.loops.index(loop)] = stream.trips[:, p]
@@ -193,7 +193,7 @@ def moved(stream, loops, program, length):
 
 
 def test_streams_of_several_programs_share_arenas(quick_compiles):
-    """One of more loops runs between, on arenas of more rows and kinds than needed."""
+    """A program of more loops runs in between, on arenas of more rows and kinds."""
     params, sizes = make_tree_params(), eb.Sizes(widths=(2, 4, 16), max_loops=None)
     batched = eb.batch(encode, params=params, sizes=sizes)
     plan = batched.plan([((1, 2), 3), (4, 5)])
@@ -239,7 +239,7 @@ def test_a_donated_run_copies_no_arena(name):
         return compiled_copies(lowered.compile(), program)
 
     assert copies(donate_argnums=2) == []
-    assert len(copies()) >= len(program.arena_rows)  # arenas of others stay as they are
+    assert len(copies()) >= len(program.arena_rows)  # inputs stay unchanged
 
 
 def test_cuts_out_of_order_are_refused(quick_compiles):

@@ -1,4 +1,4 @@
-"""Programs of one switch per chunk compute what programs of loops do."""
+"""Tests that programs with one switch per chunk equal programs of loops."""
 
 import functools
 from dataclasses import replace
@@ -34,12 +34,12 @@ SWITCH = replace(CPU, control="switch")
 
 @pytest.fixture
 def switched(monkeypatch):
-    """All plans are for programs of one switch per chunk."""
+    """Makes all plans for programs with one switch per chunk."""
     monkeypatch.setattr("edbatch.batched.choose_target", lambda *_, **__: SWITCH)
 
 
 def primitives(function, *arguments):
-    """Counts the equations of a function by primitive, those of inner functions too."""
+    """Counts the equations of a function by primitive, inner functions included."""
     counts: dict[str, int] = {}
 
     def visit(body):
@@ -56,7 +56,7 @@ def total(output):
     return sum(jnp.sin(each).sum() for each in jax.tree.leaves(output))
 
 
-# ---- the same numbers ----
+# ---- the same results ----
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -76,14 +76,14 @@ def test_random_programs(switched, seed):
     [
         ("lattice-lstm", "known"),
         ("bilstm-tagger", "known"),
-        # The loop over chunks is another one; what is in it does not depend on that.
+        # The loop over chunks is a different one; its body does not depend on that.
         ("tree-lstm", "unknown"),
     ],
 )
 def test_workloads(name, chunks):
     workload = get_workload(name)
     params = workload.init_params(jax.random.key(0), 8)
-    # One width: random programs have two.
+    # One width here; the random programs have two.
     batched = eb.batch(workload.model, sizes=eb.Sizes(widths=(8,)), params=params)
     plan = batched.plan(workload.sample(np.random.default_rng(1), 3))
     other = plan.on(SWITCH)
@@ -142,14 +142,14 @@ def test_padding_contributes_nothing_and_instances_are_apart(switched):
         assert_isolated(differentiated, before, clean, 1, value)
 
 
-# ---- what is compiled ----
+# ---- the compiled program ----
 
 
 @pytest.mark.parametrize("gradient", [False, True])
 def test_a_program_is_one_loop_around_one_switch(gradient):
     params = make_tree_params()
     batched = eb.batch(encode, params=params)
-    # Barriers, as on GPUs: fences of loops are loops, too.
+    # Barriers, as on GPUs; fences made of loops would be counted.
     target = replace(SWITCH, fence="barrier", fenced_slice=None)
     plan = batched.plan(sample_trees(0, 8)).on(target)
     program = replace(plan.shape.program, chunks=64)
@@ -161,7 +161,7 @@ def test_a_program_is_one_loop_around_one_switch(gradient):
     counts = primitives(jax.grad(forward) if gradient else forward, params)
     passes = 1 + gradient
     assert counts["cond"] == passes
-    # Iterations that are known when the program is compiled make a scan.
+    # A loop whose iteration count is known at compile time becomes a scan.
     assert counts["scan"] >= passes and "while" not in counts
 
 
@@ -176,7 +176,7 @@ def test_coarse_programs_have_loops_as_ever(switched):
 
 
 def applied(arrays, *branches, order):
-    """Makes the writes of some branches, one after the other."""
+    """Applies the writes of some branches, one after the other."""
     views = [DeferredRows(each) for each in arrays]
     form = LateWrites.of(
         [
@@ -205,7 +205,7 @@ def test_writes_are_those_of_arrays():
     live = jnp.array([True, False, True])
 
     def one(a, b, c, whole, flat, marks):
-        a = write_rows(a, jnp.int32(5), first)  # ends with the array
+        a = write_rows(a, jnp.int32(5), first)  # ends at the end of the array
         c = add_rows(c, jnp.array([1, 1, 4]), second)
         return a, b, c, add_all(whole, whole_more), flat, marks
 
@@ -225,7 +225,7 @@ def test_writes_are_those_of_arrays():
         form, found = applied(arrays, one, two, order=order)
         for own, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(own, other, rtol=1e-6)
-    # The first two are set and have rows of one shape: they stand in one array.
+    # The first two are only set and have rows of one shape, so they share an array.
     assert [each.members for each in form.groups] == [(0, 1), (2,), (3,), (5,)]
     assert form.kept == (4,)
 

@@ -1,4 +1,4 @@
-"""A loop of a cell runs on no other node's values, for which it might never end."""
+"""A cell's loop never runs on another node's values, for which it might not end."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from edbatch.executor.arenas import new_arenas
 from edbatch.executor.choice import executor_of
 from edbatch.gradient.forward import run_with_tapes
 
-PATIENCE = 1000  # steps, in place of for ever; the model's values take at most 3
+PATIENCE = 1000  # steps instead of forever; the model's values take at most 3
 
 
 @eb.cell
@@ -25,7 +25,7 @@ def other_start(params, x):
 
 
 def steps_to_one(x):
-    """Counts down to 1; for what is no whole number above 0, for ever."""
+    """Counts down to 1, which never ends unless x is a whole number above 0."""
     return jax.lax.while_loop(
         lambda carry: (carry[0][0] != 1) & (carry[1] < PATIENCE),
         lambda carry: (carry[0] - 1, carry[1] + 1),
@@ -97,7 +97,7 @@ def test_padding_of_a_slice_ends(tier):
 
 @pytest.mark.parametrize("tier", ["fine", "coarse"])
 def test_no_row_of_a_slice_runs_on(tier):
-    """What rows of padding compute is not kept, so each is asked while it runs."""
+    """Results of padding rows are dropped, so a callback records each row's steps."""
     seen = []
 
     def noted(x):
@@ -145,7 +145,7 @@ def halve_twice(x):
 
 
 def settle(x):
-    """What decides whether it ends is computed two steps earlier."""
+    """The exit condition depends on a value from two steps earlier."""
 
     def body(carry):
         x, y, _ = carry

@@ -1,7 +1,7 @@
-"""Gradients of cells with rules of their own, and of outputs that nobody reads.
+"""Tests gradients of cells with custom rules, and of outputs that are never read.
 
-A rule need not be linear: it may give something for a cotangent of zero, which rows of
-padding have and nodes of the model do not.
+A rule need not be linear: it may return nonzero for a zero cotangent, which padding
+rows have and nodes of the model do not.
 """
 
 import jax
@@ -46,7 +46,7 @@ def leaf(params, word):
 
 
 def chain(step):
-    """A model whose instances are numbers of steps."""
+    """A model that applies `step`; its instances are numbers of steps."""
 
     def model(params, steps):
         state = leaf(params, steps % 3)
@@ -85,7 +85,7 @@ def sample(seed=0):
 @pytest.mark.parametrize("remat", [False, True])
 def test_padding_gets_nothing_from_a_rule(rule, remat, quick_compiles):
     step = eb.cell(RULES[rule], name="step")
-    # Widths of four: chunks of one, two and three nodes have padding.
+    # With a width of four, chunks of one, two and three nodes have padding.
     assert_same_gradient(
         chain(step),
         sample(),
@@ -111,7 +111,7 @@ def test_slices_have_padding_too(quick_compiles):
 
 @pytest.mark.parametrize("remat", [False, True])
 def test_a_cell_may_overflow_for_what_other_nodes_return(remat, quick_compiles):
-    """The row of padding lies on the first result, of which the slope is infinite."""
+    """The padding row reads the first result, at which the derivative is infinite."""
 
     @eb.cell
     def grow(params, x):
@@ -131,7 +131,7 @@ def test_a_cell_may_overflow_for_what_other_nodes_return(remat, quick_compiles):
 
 
 def test_what_nobody_reads_has_no_cotangent(quick_compiles):
-    """Of a norm at zero the slope is infinite, and zero times infinity is not zero."""
+    """A norm's derivative at zero is infinite, and zero times infinity is not zero."""
 
     @eb.cell
     def step(params, x):
@@ -174,7 +174,7 @@ def test_a_loop_may_have_no_derivative_where_none_is_asked_for(quick_compiles):
         return jax.lax.stop_gradient(found) + params["b"] * x
 
     rng = np.random.default_rng(1)
-    params = {  # large enough for tapes
+    params = {  # large enough to be taped
         "table": jnp.asarray(rng.normal(size=(3, 8)), jnp.float32),
         "w": jnp.asarray(rng.normal(size=(8, 8)), jnp.float32),
         "b": jnp.asarray(rng.normal(size=8), jnp.float32),
@@ -241,7 +241,7 @@ def test_loops_of_what_has_no_gradient(step, packing, remat, quick_compiles):
 
 
 def test_loops_of_what_is_hoisted_and_has_no_gradient(quick_compiles):
-    """The loop reads a product of inputs, from which it was cut off before."""
+    """The loop reads a hoisted product of inputs under `stop_gradient`."""
 
     @eb.cell
     def step(params, vector, state):
@@ -265,9 +265,9 @@ def test_loops_of_what_is_hoisted_and_has_no_gradient(quick_compiles):
 
 
 def test_loops_of_inputs_alone(quick_compiles):
-    """Nobody differentiates by the inputs, so that the loops are constant.
+    """The loss is not differentiated with respect to inputs: the loops are constant.
 
-    So are values of arrays of a shape and dtype that no parameter comes into.
+    So are values in arenas of a shape and dtype that no parameter affects.
     """
 
     @eb.cell

@@ -1,4 +1,4 @@
-"""Integers on the way of a gradient have no cotangents, and cost none."""
+"""Tests that integers on a gradient's path have no cotangents, at no cost."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ def start(params, word, feature):
 
 @eb.cell
 def follow(params, state, count, rng):
-    """Reads an integer operand, an integer parameter and a key; a slope has a pole."""
+    """Reads an integer operand and parameter and a key; one derivative has a pole."""
     noise = jax.random.normal(rng, state.shape)
     row = params["table"][(count + params["shift"]) % 3]
     length = jnp.sqrt(jnp.sum(state**2))

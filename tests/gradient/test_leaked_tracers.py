@@ -1,4 +1,4 @@
-"""JAX's search for leaked tracers finds none of ours, so users find their own."""
+"""JAX's leak check finds no tracers of edbatch, so users can find their own."""
 
 import jax
 import jax.numpy as jnp

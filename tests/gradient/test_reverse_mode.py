@@ -1,4 +1,4 @@
-"""Reverse mode passes in every combination; forward mode is refused in a sentence."""
+"""Tests that reverse mode works in every combination and forward mode is refused."""
 
 from functools import partial
 
@@ -33,7 +33,7 @@ def loss(params):
 
 
 def twice(loss, params):
-    """In a loop, whose derivative is split into what is known and what is not."""
+    """The loss in a scan, whose derivative JAX splits by partial evaluation."""
     step = lambda total, _: (total + loss(params), None)  # noqa: E731
     return jax.lax.scan(step, jnp.float32(0), None, length=2)[0]
 

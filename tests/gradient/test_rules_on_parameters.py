@@ -1,7 +1,8 @@
-"""Rules of `jax.custom_vjp` on what cells make of parameters.
+"""Tests `jax.custom_vjp` rules on values that cells compute from parameters.
 
-What is made of parameters alone is computed once for all nodes. A rule that is linear
-in the cotangent has the same gradient so; any other has to run for each node.
+Values that depend only on parameters are computed once for all nodes. The gradient
+stays the same if the rule is linear in the cotangent; any other rule must run for each
+node.
 """
 
 import jax
@@ -23,7 +24,7 @@ SQUARE = jax.ShapeDtypeStruct((3, 3), "float32")
 
 
 def rule(backward, forward=lambda x: x):
-    """A function whose rule is `backward` of its argument and the cotangent."""
+    """A function with the gradient rule `backward(argument, cotangent)`."""
     function = jax.custom_vjp(forward)
     function.defvjp(lambda x: (forward(x), x), lambda x, g: (backward(x, g),))
     return function
@@ -93,19 +94,19 @@ def times(h, x):
 
 
 def parted(function, *specs):
-    """How many values a cell computes for each row because of its rules."""
+    """Number of values that a cell computes per row because of its rules."""
     graph, _ = trace_cell(function, *specs)
     nodes = equations_of(with_rules_of_rows(graph).nodes)
     return sum(name_of(each) == OF_EACH_ROW for each in nodes)
 
 
 def assert_close(found, expected):
-    """Equal up to rounding: of the slope of tanh near 1, times a cotangent up to 7."""
+    """Allows rounding of tanh's derivative near 1, times a cotangent of up to 7."""
     np.testing.assert_allclose(found, expected, rtol=5e-4, atol=2e-5)
 
 
 def check(model, params, instances, **options):
-    """Compares gradients with the sum of each instance's, then the rest."""
+    """Compares gradients with the sum over unbatched instances, then verifies."""
     batched = eb.batch(model, **options)
     weights = jnp.float32([0.5, -3, 0.01, 7, 1e-3])[: len(instances)]
 
@@ -182,28 +183,28 @@ def scanned(params, x):
 
 
 def chosen(params, x):
-    """Applies it in one branch of two."""
+    """Applies the rule in one of two branches."""
     return lax.cond(x[0] > 0, lambda b: clipped(b) * x, lambda b: b * x, params["b"])
 
 
 def computed_again(params, x):
-    """Applies it in what is computed again in the backward pass."""
+    """Applies the rule in a function that the backward pass recomputes."""
     return jax.checkpoint(lambda b: jnp.tanh(clipped(b) * x))(params["b"])
 
 
 def nested(params, x):
-    """Applies it in a jitted function, to what another makes of a parameter."""
+    """Applies the rule in a jitted function, to a function of a parameter."""
     return jax.jit(lambda b: clipped(jnp.tanh(b) @ params["W"]))(params["b"]) * x
 
 
 def in_a_loop_of_parameters(params, x):
-    """Applies it in a loop that reads no argument."""
+    """Applies the rule in a loop that reads only parameters."""
     step = lambda h, b: (jnp.tanh(h) * clipped(b), None)  # noqa: E731
     return lax.scan(step, params["b"], params["W"])[0] * x
 
 
 def two_arguments(params, x):
-    """A rule of a parameter and an argument, and one of two parameters."""
+    """A rule on a parameter and an argument, and a rule on two parameters."""
     both = jax.custom_vjp(lambda a, b: a * b)
     both.defvjp(
         lambda a, b: (a * b, (a, b)),
@@ -273,12 +274,12 @@ def test_cells_that_draw_random_numbers():
 
 
 def recomputed_beside(params, x):
-    """The rule is on the argument alone; a matrix is read beside it."""
+    """The rule is on the argument only; the same function also reads a matrix."""
     return jax.checkpoint(lambda W, h: jnp.tanh(W @ clipped(h)))(params["W"], x)
 
 
 def scanned_beside(params, x):
-    """So is it in a loop, which carries what depends on both."""
+    """The same in a loop, whose carry depends on both."""
     step = lambda h, y: (jnp.tanh(params["W"] @ clipped(h) + y), None)  # noqa: E731
     return lax.scan(step, x, jnp.stack([x, x]))[0]
 
@@ -369,7 +370,7 @@ def test_a_cell_of_parameters_alone_is_refused():
 
 
 def of_tangents(apply):
-    """A function of `jax.custom_jvp` whose rule applies another one."""
+    """A `jax.custom_jvp` function whose rule applies another function with a rule."""
     function = jax.custom_jvp(jnp.tanh)
     function.defjvp(lambda x, t: jax.jvp(lambda b: apply(jnp.tanh(b)), x, t))
     return function
@@ -387,7 +388,7 @@ def test_a_rule_of_tangents_that_applies_one(name):
 
 
 def check_or_refuse(function):
-    """JAX 0.10 cannot differentiate such a rule under `jax.vmap`."""
+    """Like `check`, but JAX 0.10 cannot differentiate such a rule under `jax.vmap`."""
     try:
         check(eb.cell(function), PARAMS, INSTANCES)
     except eb.CellError as error:

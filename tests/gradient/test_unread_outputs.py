@@ -1,8 +1,8 @@
-"""Outputs that nobody reads have no cotangent, whatever else has their shape.
+"""Outputs that are never read have no cotangent, whatever else has their shape.
 
-Of a square root at zero the slope is infinite, and zero times infinity is not zero: a
-cotangent that is zero for want of a reader must not be propagated. The model of one
-instance is the specification; JAX does not propagate symbolic zeros.
+A square root's derivative at zero is infinite, and zero times infinity is not zero: a
+cotangent that is zero because nothing reads the output must not be propagated. The
+unbatched model is the specification; JAX does not propagate symbolic zeros.
 """
 
 import jax
@@ -14,7 +14,7 @@ from compared_gradients import assert_same_gradient
 import edbatch as eb
 from edbatch.cell.derivatives import may_have_poles
 
-SIZE = 8  # the matrix is large, and on a tape
+SIZE = 8  # large enough that the matrix's product is taped
 
 
 @eb.cell
@@ -24,19 +24,19 @@ def leaf(params, word):
 
 @eb.cell
 def roots(params, x):
-    """Two outputs of one shape and dtype; the slope of one is infinite at zero."""
+    """Two outputs of one shape and dtype; one's derivative is infinite at zero."""
     return jnp.tanh(params["w"] @ x), jnp.sqrt(jnp.abs(x)) * params["b"]
 
 
 @eb.cell
 def root_of_product(params, x):
-    """The pole lies behind a large parameter."""
+    """The pole is after a product with a large parameter."""
     return x + params["b"], jnp.sqrt(jnp.abs(params["w"] @ x))
 
 
 @eb.cell
 def looped(params, x):
-    """The pole and the large parameter are inside of one equation."""
+    """The pole and the large parameter are inside one equation."""
 
     def turn(x, _):
         return jnp.sqrt(jnp.abs(params["w"] @ x)), None
@@ -56,7 +56,7 @@ def root(x):
 
 @eb.cell
 def either(left, right):
-    """Its first output depends on the left alone, its second on both."""
+    """The first output depends only on `left`, the second on both."""
     return left * 2.0, left * right
 
 
@@ -98,7 +98,7 @@ def test_of_two_outputs_one_is_read(cell, options, quick_compiles):
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_some_nodes_are_read_and_others_are_not(cell, quick_compiles):
-    """Words other than 1, which is zero, also read the output with the pole."""
+    """The output with the pole is read for all words except 1, whose row is zero."""
 
     def model(params, words):
         state = leaf(params, words[0])
@@ -122,7 +122,7 @@ def test_what_reads_may_be_unread_itself(quick_compiles):
         state = leaf(params, word)
         one, two = roots(params, state)
         if word == 1:
-            add(params, two, root(two))  # nobody reads what this gives
+            add(params, two, root(two))  # this result is never read
             return one
         return add(params, one, two)
 
@@ -146,7 +146,7 @@ def test_outputs_of_the_model_that_the_loss_does_not_read(quick_compiles):
 
 
 def test_nodes_that_nothing_reads(quick_compiles):
-    """All cells have one output here."""
+    """Every cell has one output here."""
 
     def model(params, word):
         state = leaf(params, word)
@@ -170,7 +170,7 @@ def test_padded_lists(quick_compiles):
 
 
 def test_random_numbers(quick_compiles):
-    """Keys are inputs of rows that no cotangent reaches, too."""
+    """Rows without a cotangent also have keys as inputs."""
 
     @eb.cell
     def noisy(params, x, rng):
@@ -211,7 +211,7 @@ def test_outputs_that_are_constant(packing, quick_compiles):
 
 @jax.custom_jvp
 def steep(x):
-    """Finite, as its primal function is; its rule is not."""
+    """The function's own derivative is finite, its rule's is not."""
     return jnp.tanh(x)
 
 
@@ -236,12 +236,12 @@ SECOND = {
 
 
 def assert_same_where_it_is_unread(second, far, everywhere=False):
-    """Compares gradients where the second output of a cell is read for some nodes.
+    """Compares gradients if only some nodes' second output of a cell is read.
 
     Args:
-        second: It, of the parameters, a state, and a vector.
-        far: The vector where it is not read; else zeros.
-        everywhere: Whether it is read nowhere.
+        second: Computes the second output from the parameters, a state and a vector.
+        far: The vector of nodes whose second output is not read; others get zeros.
+        everywhere: Whether no node's second output is read.
     """
 
     @eb.cell
@@ -263,7 +263,7 @@ def assert_same_where_it_is_unread(second, far, everywhere=False):
 
 @pytest.mark.parametrize("second", SECOND)
 def test_slopes_that_are_infinite_where_a_number_underflows(second, quick_compiles):
-    """The second output is read where all numbers are small enough, and only there."""
+    """The second output is read only if its derivative is finite."""
     far = np.zeros(SIZE, np.float32)
     far[::2] = -200
     assert_same_where_it_is_unread(
@@ -272,7 +272,7 @@ def test_slopes_that_are_infinite_where_a_number_underflows(second, quick_compil
 
 
 def of_memory(params, y, v):
-    """Attention over slots of a memory, all of which may be empty."""
+    """Attention over memory slots, all of which may be empty."""
     scores = jnp.where(v < 1, params["w"] @ y, -jnp.inf)
     return params["w"].T @ jax.nn.softmax(scores)
 
@@ -287,7 +287,7 @@ UNDERFLOWING = {
 
 @pytest.mark.parametrize("second", UNDERFLOWING)
 def test_positive_numbers_whose_product_underflows(second, quick_compiles):
-    """It is read where the vector is large enough, and nowhere else."""
+    """The second output is read only if the vector is large enough."""
     assert_same_where_it_is_unread(
         lambda params, y, v: UNDERFLOWING[second](y, v + 9) * params["b"],
         np.full(SIZE, -9, np.float32),
@@ -317,13 +317,13 @@ OVERFLOWING = {
 def test_numbers_that_overflow_in_what_nothing_reads(
     second, everywhere, quick_compiles
 ):
-    """The second output is read where it is finite, or nowhere."""
+    """The second output is read if it is finite, or never."""
     far = np.full(SIZE, 200, np.float32)
     assert_same_where_it_is_unread(OVERFLOWING[second], far, everywhere)
 
 
 def test_a_cell_that_closes_over_a_traced_array(quick_compiles):
-    """Whether that is finite is not known."""
+    """It is unknown whether the array is finite."""
 
     def total_of_two(scale):
         @eb.cell
@@ -339,7 +339,7 @@ def test_a_cell_that_closes_over_a_traced_array(quick_compiles):
 
 @pytest.mark.parametrize("name", ["softmax", "relu"])
 def test_what_has_no_pole_is_not_taken_for_one(name):
-    """Else the outputs of a cell would be differentiated one by one."""
+    """Otherwise a cell's outputs would be differentiated one by one."""
     function = getattr(jax.nn, name)
     jaxpr = jax.make_jaxpr(lambda x: function(2 * x))(np.ones(4, np.float32))
     assert not may_have_poles(jaxpr.eqns, jaxpr.jaxpr.outvars)

@@ -1,4 +1,4 @@
-"""What a cell's own exception becomes: the cell, the line, and the keys there are."""
+"""Tests errors of exceptions in cells: they name the cell, line and available keys."""
 
 import json
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""Cells that call cells, which are plain functions there."""
+"""Tests cells that call cells, which are plain functions there."""
 
 import jax
 import jax.numpy as jnp
@@ -89,7 +89,7 @@ def calls_from_padded(params, items, mask):
     ids=lambda outer: outer.name,
 )
 def test_a_cell_may_call_cells(outer, compiler):
-    """One node; values and gradients are those of the function itself."""
+    """The call is one node, with the values and gradients of the plain function."""
 
     def model(params, vectors):
         return outer(params, outer(params, sum(vectors)))
@@ -111,7 +111,7 @@ def test_a_padded_cell_may_call_cells():
 
 
 def test_the_same_cell_is_a_node_where_the_model_calls_it():
-    """Also after a cell whose function raised, or was traced inside another."""
+    """Even after another cell that calls it has raised, or has been traced with it."""
 
     @eb.cell
     def fails(params, x):
@@ -146,7 +146,7 @@ def test_a_key_is_passed_on_from_cell_to_cell():
 
 @pytest.mark.parametrize("rng", [None, 0])
 def test_an_inner_cell_gets_no_key_by_itself(rng):
-    """With a default it would silently draw nothing."""
+    """Otherwise a cell with a default for `rng` would silently draw nothing."""
 
     @eb.cell
     def outer(x, rng=None):

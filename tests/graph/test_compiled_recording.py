@@ -1,4 +1,4 @@
-"""Compiled recording against that in Python, and what only compiled code can break."""
+"""Compares compiled recording with Python's, and tests memory and references."""
 
 import copy
 import gc
@@ -49,7 +49,7 @@ def chain(params, length):
 
 
 def digests(**environment):
-    """What `recorded_graphs` prints in a process of its own."""
+    """The output of `recorded_graphs` in a new process."""
     program = "import recorded_graphs; recorded_graphs.main()"
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -82,9 +82,9 @@ def recording(model=chain, params=PARAMS):
 
 
 def least_growth(run, warm_up):
-    """Bytes that `run` leaves allocated, the least of three runs.
+    """Bytes that `run` leaves allocated: the minimum of three runs.
 
-    What other threads and earlier tests allocate meanwhile is in one of them; a leak is
+    Allocations of other threads and earlier tests fall into one of the runs; a leak is
     in each.
     """
     grown = []
@@ -136,7 +136,7 @@ def test_calls_that_fail_leave_no_memory_behind():
 
     many(5)
     grown = least_growth(lambda: many(25), lambda: many(5))
-    assert grown < 10_000  # the operands of a call alone take 800 bytes
+    assert grown < 10_000  # just the operands of a call take 800 bytes
 
 
 def test_a_subclass_may_have_a_call_of_its_own():
@@ -174,7 +174,7 @@ def test_a_recorder_that_holds_its_handles_is_collected():
 
 
 def test_what_a_signature_refers_to_stays():
-    """An object at the address of another is not taken for it."""
+    """An object at the address of a freed one must not be mistaken for it."""
     memory = CallMemory()
     kept = []
     for size in range(2, 40):

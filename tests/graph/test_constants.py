@@ -1,4 +1,4 @@
-"""Static arguments: which constants are the same, and whose nodes share a type."""
+"""Tests static arguments: which constants are equal, so that nodes share a type."""
 
 import copy
 import math

@@ -1,4 +1,4 @@
-"""Which values may reach a cell: dtypes, ranges, subclasses, and their sentences."""
+"""Tests the values a cell accepts: dtypes, ranges, subclasses, error messages."""
 
 import enum
 import re
@@ -118,7 +118,7 @@ class Duck:
 
 
 class Foreign(Duck):
-    dtype = object()  # as of a library with dtypes of its own
+    dtype = object()  # as in a library with its own dtypes
 
 
 REFUSED = {
@@ -214,10 +214,10 @@ def test_floats_that_overflow_are_infinite_as_in_jax():
     assert found[0].tolist() == expected.tolist() == [np.inf]
 
 
-# NumPy 2.5 advises against it; older arrays and code do it.
+# Setting the shape is deprecated in NumPy 2.5, but older code does it.
 @pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning")
 def test_an_array_whose_owner_turns_a_sign_or_the_shape():
-    """Zeros of both signs compare as equal, and arrays change their shape in place."""
+    """Zeros of both signs are equal, and an array's shape can be changed in place."""
     array = np.zeros((2, 3), np.float32)
 
     @eb.cell

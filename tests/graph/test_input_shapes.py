@@ -1,4 +1,4 @@
-"""The warning for cells that are called with arrays of many shapes."""
+"""Tests the warning for cells that are called with arrays of many shapes."""
 
 import itertools
 import warnings
@@ -50,7 +50,7 @@ def sized(params, n):
 
 
 def at_once(params, n):
-    """Arrays of one instance, such as tables of several sizes, all come with it."""
+    """All shapes occur in each instance, as with tables of several sizes."""
     return [total(params, np.ones(k, np.float32)) for k in range(1, 30)]
 
 
@@ -59,7 +59,7 @@ def numbers(params, n):
 
 
 def beside_a_number(params, n):
-    """Few lengths, beside a number of many values."""
+    """Few lengths, next to a number with many values."""
     return both(params, np.ones(n % 3, np.float32), n)
 
 
@@ -67,7 +67,7 @@ CELLS = [eb.cell(lambda params, x: jnp.sum(params * x), name="one") for _ in ran
 
 
 def of_one_name(params, n):
-    """Each of the cells has few."""
+    """Each cell of the name has few shapes."""
     return CELLS[n % 9](params, np.ones(n, np.float32))
 
 

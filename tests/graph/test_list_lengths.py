@@ -1,4 +1,4 @@
-"""The warning for lists of many lengths under a plain cell."""
+"""Tests the warning for lists of many lengths passed to a plain cell."""
 
 import warnings
 

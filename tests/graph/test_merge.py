@@ -1,4 +1,4 @@
-"""Joined recordings: compared with a join that is written as it is defined."""
+"""Compares merged recordings with a merge written straight from the definition."""
 
 import importlib
 
@@ -32,7 +32,7 @@ PARAMS = {"table": jnp.ones((10, 3)), "gain": jnp.float32(2)}
 
 
 def nested(params, words):
-    """Lists in lists, and external inputs among the results."""
+    """Nested lists, and external inputs among the results."""
     vectors = [[embed(params, each) for each in own] for own in words]
     sums = [total(params, *each) for each in vectors if each]
     given = np.float32(len(words))
@@ -45,7 +45,7 @@ def nested(params, words):
 
 
 def join_plainly(graphs):
-    """Values, nodes and rows of external inputs count on from graph to graph."""
+    """Numbers of values, nodes and external rows continue from graph to graph."""
     types = graphs[0].types
     outputs = align([each.outputs for each in graphs], types.avals)
     node_type, operands, rows, instance_nodes = [], [], [], []
@@ -177,7 +177,7 @@ def test_what_joining_finds_with_the_graph_is_what_follows_from_it(name):
 
 
 def test_pools_of_small_and_of_large_rows_are_joined():
-    """Small rows of four bytes are copied with the graph, others from their arrays."""
+    """Rows of a few 4-byte words are copied with the graph, others from arrays."""
 
     @eb.cell
     def read(params, word, pair, wide, narrow):

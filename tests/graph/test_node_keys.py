@@ -1,4 +1,4 @@
-"""Keys of nodes: recording, merging, and the model run unbatched."""
+"""Tests nodes' keys: in recordings, in merged recordings, and unbatched."""
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ def model(params, count):
 
 
 def numbers(graph):
-    """Instance and call of each node that takes a key, in the order of the nodes."""
+    """Instance and call number of each node that takes a key, in node order."""
     (kind,) = [k for k in graph.externals if is_key(graph.types.avals[k].dtype)]
     return graph.externals[kind].tolist()
 
@@ -52,7 +52,7 @@ def test_merging_numbers_the_instances_anew():
     merged = merge(parts)
     assert numbers(merged) == numbers(whole)
     np.testing.assert_array_equal(merged.external_rows, whole.external_rows)
-    assert numbers(parts[2]) == [[0, 0], [0, 1], [0, 2]]  # untouched
+    assert numbers(parts[2]) == [[0, 0], [0, 1], [0, 2]]  # unchanged
     assert numbers(merge([parts[1]] * 3)) == [[0, 0], [1, 0], [2, 0]]
 
 

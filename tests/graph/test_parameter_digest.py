@@ -1,4 +1,4 @@
-"""Digests of parameters, by which batches of other processes are known."""
+"""Tests digests of parameters, which identify batches of other processes."""
 
 import functools
 from dataclasses import dataclass, field
@@ -61,4 +61,4 @@ def test_parts_that_are_shared_are_looked_at_once():
     shared: Any = 1
     for _ in range(60):
         shared = shared, shared
-    assert digest(shared) == digest(shared)  # else it would not come back
+    assert digest(shared) == digest(shared)  # otherwise it would take exponential time

@@ -1,4 +1,4 @@
-"""Parameters where outputs of cells stand: returned, in padded lists, asked for."""
+"""Tests parameters in place of cell outputs: returned, in padded lists, as values."""
 
 import asyncio
 import pickle
@@ -31,7 +31,7 @@ def step(params, state, word):
 
 
 def encode(params, tree):
-    """A tree-LSTM's shape, where a learned pair stands for an absent child."""
+    """Tree-LSTM structure in which a learned pair replaces an absent child."""
     if isinstance(tree, int):
         return leaf(params, tree)
     absent = params["absent"][0], params["absent"][1]
@@ -39,7 +39,7 @@ def encode(params, tree):
 
 
 def chain(params, words):
-    """Returns all states, of which the first is a parameter, and a part of them."""
+    """Returns the last state, all states (the first a parameter), and parameters."""
     state = params["start"]
     states = [state]
     for word in words:
@@ -141,7 +141,7 @@ def test_the_gradient_of_a_parameter_that_is_returned():
         last, states, _ = batched.apply(params, plan)
         return last.sum() + 2 * states.values.sum()
 
-    # Of four chains one ends where it begins; all of them hold the start.
+    # One of the four chains has no steps; the lists of all contain the start.
     expected = jax.grad(
         lambda params: sum(
             last.sum() + 2 * sum(each.sum() for each in states)

@@ -1,4 +1,4 @@
-"""Recording: types, handles, parameters and external inputs."""
+"""Tests recording: types, handles, parameters and external inputs."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -165,7 +165,7 @@ def test_padded_lists_are_recorded_with_missing_operands():
 
 
 def test_fast_and_general_analysis_agree():
-    """The first call of a type takes the general way, later ones the fast way."""
+    """A type's first call takes the general path, later calls the fast path."""
 
     @eb.cell
     def mixed(params, pairs, scale, index):
@@ -225,7 +225,7 @@ def test_recording_a_chain_of_depth_100000():
 
 
 class Foreign:
-    """Memory of NumPy's as another library hands it out."""
+    """NumPy memory exposed through another library's interface."""
 
     def __init__(self, array):
         self.array = array
@@ -246,7 +246,7 @@ VIEWS = {
 
 @pytest.mark.parametrize("make", VIEWS.values(), ids=VIEWS)
 def test_what_can_change_through_its_base_is_copied(make):
-    """A view may be read-only while the array that it shows is not."""
+    """A view may be read-only while its base array is not."""
     array = np.zeros(3, np.float32)
     view = make(array)
     view.flags.writeable = False
@@ -286,7 +286,7 @@ def test_files_in_memory_can_change(tmp_path):
 
 
 def test_inner_lists_may_be_empty():
-    """An empty list says nothing about what it would hold."""
+    """An empty list says nothing about the type of its elements."""
 
     def model(params, lengths):
         return [[leaf(params, k) for k in range(each)] for each in lengths]

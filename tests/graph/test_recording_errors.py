@@ -1,4 +1,4 @@
-"""Recording: what cannot be recorded, and why."""
+"""Tests errors of recording."""
 
 import re
 
@@ -371,7 +371,7 @@ def test_a_batched_function_inside_a_model_is_an_error():
 
 
 class Scaler:
-    """Its cell is an attribute of the class, as a method is."""
+    """A class with a cell as an attribute, like a method."""
 
     @eb.cell
     def scaled(self, x):

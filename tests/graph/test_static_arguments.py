@@ -1,4 +1,4 @@
-"""The warning for static arguments that make many types."""
+"""Tests the warning for static arguments that make many types."""
 
 import dataclasses
 import enum
@@ -86,7 +86,7 @@ class Kind(enum.Enum):
 
 
 class Reading:
-    """Whose attributes are entries: a common kind of configuration."""
+    """Exposes its entries as attributes, as configurations often do."""
 
     def __init__(self, entries):
         self.entries = entries
@@ -120,7 +120,7 @@ ANEW = {
 
 
 def of_table(table):
-    """A cell that gets one object of a table after the other."""
+    """A model that passes a cell the objects of a table in turn."""
     numbers = itertools.cycle(range(len(table)))
     return chain(lambda w, x: act_with(w, x, options=table[next(numbers)]))
 
@@ -200,7 +200,7 @@ def test_few_numbers_and_flags_are_not_warned_of():
 
 
 def test_numbers_that_all_come_with_one_instance_are_not_warned_of():
-    """As the numbers of layers do, or the sizes of several cells of one name."""
+    """For example the numbers of layers, or the sizes of several cells of one name."""
 
     def deep(params, count):
         x = np.ones(3, np.float32)

@@ -1,4 +1,4 @@
-"""Nothing that decides about a call is taken for something else."""
+"""Recording distinguishes everything that matters to a call."""
 
 import dataclasses
 import gc
@@ -32,7 +32,7 @@ class Box:
 
 
 def same(found, expected):
-    """As the model of one instance has it, in dtypes, too."""
+    """Compares values and dtypes with the unbatched model's."""
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == jnp.asarray(other).dtype
         np.testing.assert_array_equal(one[0], other)
@@ -50,7 +50,7 @@ def same(found, expected):
     ],
 )
 def test_a_branch_on_a_parameter_is_refused(compare):
-    """It took the side of what is not equal, without a word."""
+    """The comparison used to be silently False."""
 
     def model(params, x):
         return double(x) if compare(params["mode"]) else triple(x)
@@ -157,7 +157,7 @@ more = eb.cell(lambda a, *xs, n: a * n + sum(xs), static=("n",), name="more")
 
 
 def test_a_static_argument_behind_others():
-    """Any of those was taken for it."""
+    """Any of the other arguments used to be mistaken for it."""
 
     def model(params, x):
         one = double(x)
@@ -295,7 +295,7 @@ def test_recordings_leave_no_tape_to_the_garbage_collector():
 
 @dataclasses.dataclass(eq=False)
 class Shifted:
-    """A layer that is compared by identity, as most objects are."""
+    """A layer compared by identity, like most objects."""
 
     shifts: Any
     other: Any = None
@@ -306,7 +306,7 @@ class Shifted:
 
 @dataclasses.dataclass(frozen=True)
 class Named:
-    """A layer that is compared by its name; one field is not set for a while."""
+    """A layer compared by its name, with one field that may be unset."""
 
     name: str
     scale: float = dataclasses.field(init=False)
@@ -377,7 +377,7 @@ class Convolution:
 
 
 def test_settings_of_parameters_that_are_tuples_are_what_they_are():
-    """They were parts of the parameters, which are equal to nothing."""
+    """They used to be taken for parts of the parameters, which equal nothing."""
     kept = []
 
     def model(params, x):
@@ -390,7 +390,7 @@ def test_settings_of_parameters_that_are_tuples_are_what_they_are():
     params = {"layer": Convolution(jnp.float32(2), (3, 3)), "rest": []}
     batched = eb.batch(model)
     same([batched(params, [3.0])], [6.0])
-    kept[0].append(1)  # a list of its own
+    kept[0].append(1)  # a separate list
     assert params["rest"] == []
     gradient = jax.grad(lambda params: batched(params, [3.0])[0])(params)
     assert gradient["layer"] == Convolution(jnp.float32(3), (3, 3))
@@ -406,7 +406,7 @@ def by_setting(box, x):
 
 @pytest.mark.parametrize(("one", "other"), EQUAL)
 def test_static_fields_of_parameters_that_are_equal_to_python(one, other):
-    """A plan, and what was compiled, was that of the first one."""
+    """The plan and the compiled program used to be those of the first value."""
     batched = eb.batch(by_setting)
     w = jnp.float32(2)
     for setting in (one, other, one):

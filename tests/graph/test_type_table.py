@@ -1,4 +1,4 @@
-"""A table that threads share numbers every kind and type once."""
+"""Tests that a table shared by threads numbers every kind and type once."""
 
 import threading
 from functools import partial

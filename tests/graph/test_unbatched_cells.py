@@ -1,4 +1,4 @@
-"""A cell that runs unbatched computes as it does batched, whatever it is given."""
+"""Tests that unbatched and batched cells give the same results for any arguments."""
 
 from contextlib import nullcontext
 
@@ -123,7 +123,7 @@ def in_mode(params, x, mode):
 @pytest.mark.parametrize("jitted", [False, True])
 def test_texts_and_arrays_without_a_masked_element_are_taken_in_both_ways(jitted):
     x = np.ma.array([1.0, 2.0], np.float32, mask=[False, False])
-    mode = np.array(["same", "other"])[1]  # a text of NumPy
+    mode = np.array(["same", "other"])[1]  # a NumPy string
     for run in ways(lambda params, x: scaled_sum(params, x)):
         with jitted_cells() if jitted else nullcontext():
             assert np.ravel(run(None, x)) == [5]
@@ -192,7 +192,7 @@ def constant_loop(params, x, steps):
 
 @eb.cell
 def inner_loop(params, x, steps):
-    for _ in range(steps):  # a constant where a cell calls it, as in any function
+    for _ in range(steps):  # a constant if a cell calls this cell, as in any function
         x = x * 2
     return x
 

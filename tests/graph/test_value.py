@@ -1,4 +1,4 @@
-"""`eb.value` where a model runs by itself, and where there is no value."""
+"""Tests `eb.value` in unbatched models, and where no value exists."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Whoever runs on one device where there is a choice is told, once."""
+"""Tests the notice, given once, that a run uses one of several devices or cores."""
 
 import copy
 import logging
@@ -30,7 +30,7 @@ def trees():
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Says how many devices and cores there are."""
+    """Sets the number of devices and cores."""
 
     def are(devices, cores):
         monkeypatch.setattr(jax, "local_device_count", lambda: devices)
@@ -41,7 +41,7 @@ def machine(monkeypatch):
 
 @pytest.fixture
 def told(caplog):
-    """Returns the levels and texts of what was told since."""
+    """Returns the levels and texts of notices since the last call."""
 
     def lines():
         found = [(each.levelno, each.getMessage()) for each in caplog.records]

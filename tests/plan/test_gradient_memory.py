@@ -1,4 +1,4 @@
-"""Bytes that a gradient keeps."""
+"""Tests the estimate of the bytes that a gradient keeps."""
 
 import jax
 import jax.numpy as jnp
@@ -40,8 +40,8 @@ def test_every_part_is_counted():
     found = eb.gradient_memory(plan)
     assert found.values == row * (sum(rows.values()) + len(pool))
     assert found.cotangents == found.values
-    # The type that has operands has one product, which reads a row and gives one; tapes
-    # come in blocks of 128 rows.
+    # The type with operands has one product, which reads one row and outputs one; tapes
+    # are allocated in blocks of 128 rows.
     assert found.tapes == 2 * row * 128
     integers = [plan.stream, plan.trips, *plan.rows, *plan.lengths]
     assert found.plan == 4 * sum(each.size for each in integers)

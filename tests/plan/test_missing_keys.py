@@ -1,4 +1,4 @@
-"""Minibatches that draw nothing run without a key, whatever others of the model do."""
+"""Tests that minibatches that draw nothing need no key, whatever ran before."""
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ def model(params, instance):
 
 
 def mixed(batched, params):
-    """Runs a minibatch of all cells, so that programs to come have loops of all."""
+    """Runs a minibatch of all cells, so that later programs have loops for all."""
     names = ["scaled", "noisy", "dropped"]
     return batched(params, [[(name, np.float32(1))] for name in names], rng=KEY)
 

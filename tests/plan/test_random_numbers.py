@@ -1,4 +1,4 @@
-"""Random numbers inside cells: the same however a minibatch is run."""
+"""Tests that random numbers in cells do not depend on how a minibatch is run."""
 
 import functools
 
@@ -19,7 +19,7 @@ KEY = jax.random.key(7)
 
 @pytest.fixture(autouse=True, scope="module")
 def quick_compiles():
-    """Programs of twenty types compile for long; other tests compile for speed."""
+    """Compiles faster, since programs of twenty types take long to compile."""
     with quick_compile():
         yield
 
@@ -39,7 +39,7 @@ def assert_close(found, expected):
 
 @functools.cache
 def batched_with_all_types():
-    """A large minibatch meets all types first; its program runs all others."""
+    """A large minibatch meets all types first; its program runs all other ones."""
     batched = eb.batch(
         interpret_noisy,
         params=make_params(),
@@ -106,7 +106,7 @@ def test_the_result_does_not_depend_on_how_the_minibatch_is_run(
     for k, sentence in enumerate(sentences):
         with eb.cell_keys(KEY, instance=k):
             assert_close(found[k], model(make_params(), sentence))
-    assert not np.allclose(found[0], found[2])  # one sentence, two draws
+    assert not np.allclose(found[0], found[2])  # the same sentence, two draws
 
 
 @eb.cell
@@ -211,7 +211,7 @@ def test_a_cell_with_a_default_runs_with_and_without_keys():
 
 @pytest.mark.parametrize("packing", [True, False])
 def test_gradients_of_large_parameters_that_are_mixed_with_keys(packing):
-    """Loops, branches and what is computed again are single equations with keys."""
+    """Loops, branches and recomputed functions are single equations with keys."""
 
     @eb.cell
     def step(params, state, rng):

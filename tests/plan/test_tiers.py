@@ -1,4 +1,4 @@
-"""Plans in tiers: one minibatch as data for programs of several kinds."""
+"""Tests plans in tiers: one minibatch as data for both programs of a bucket."""
 
 import edbatch as eb
 

@@ -1,4 +1,4 @@
-"""A folder of lowered programs, and which of them a test makes."""
+"""Fixtures: a folder of lowered programs, and the programs that a test lowers."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def made(monkeypatch):
-    """Names of the functions that are lowered to be kept, while a test runs."""
+    """Names of the functions that are lowered to be stored during a test."""
     found, make = [], stored_program._make
 
     def note(key, what, function, arrays):

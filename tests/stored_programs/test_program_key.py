@@ -1,6 +1,6 @@
-"""A key changes with everything that a program is made of, one thing at a time.
+"""Tests that a program's key depends on everything the program is made of.
 
-A key that does not would give one model the program, and so the numbers, of another.
+Otherwise one model would run the program of another and get its results.
 """
 
 from dataclasses import replace
@@ -109,7 +109,7 @@ def test_equal_models_have_one_key():
     assert key_of(base) == key_of(base)
 
 
-# In JAX 0.12 they are functions, and what has one is traced.
+# In JAX 0.12 policies are functions, so programs with one have no key and are traced.
 POLICIES_ARE_VALUES = not callable(jax.checkpoint_policies.dots_saveable) or hasattr(
     jax.checkpoint_policies.dots_saveable, "only_if_no_batch_dims"
 )
@@ -194,7 +194,7 @@ def test_what_stands_beside_the_cells():
 
 
 def test_the_number_of_iterations():
-    """GPUs run so many chunks, which a bucket has beside its loops."""
+    """On GPUs the number of chunks is a size of the bucket, apart from its loops."""
     batched = eb.batch(eb.cell(base), params=PARAMS, sizes=SIZES)
     program = batched.plan([np.ones(3, np.float32)] * 3).shape.program
     keys = [
@@ -205,7 +205,7 @@ def test_the_number_of_iterations():
 
 
 def test_which_list_a_mask_belongs_to():
-    """The equations are the same but for the mask that is read."""
+    """The equations differ only in the mask that is read."""
 
     def own(params, one, other, one_mask, other_mask):
         return one.sum(0, where=one_mask[:, None]) + other.sum(0)
@@ -312,7 +312,7 @@ def test_rules_of_derivatives_count_where_one_differentiates():
     functions = halved, halved_with_slope_one, asks_for_zeros
     assert len({key(each, differentiates=False) for each in functions[:2]}) == 1
     found = {key(each, differentiates=yes) for each in functions for yes in (0, 1)}
-    assert len(found) == 5  # one of the values of both, two of others, and None
+    assert len(found) == 5  # two without derivatives, two with, and None
     assert None not in {key(each, differentiates=False) for each in functions}
 
 

@@ -1,4 +1,4 @@
-"""Direct calls, from packed parameters, by programs that an earlier process lowered.
+"""Tests direct calls on packed parameters by programs that another process lowered.
 
 A second function of the same model stands for the second process.
 """

@@ -1,7 +1,7 @@
-"""Gradients by programs that an earlier process lowered.
+"""Tests gradients by programs that an earlier process lowered.
 
-A second function of the same model stands for the second process: what edbatch knows of
-a model belongs to the function, so it finds the programs in the folder alone.
+A second function of the same model stands for the second process. All state of a model
+belongs to its function, so the second one can find programs only in the folder.
 """
 
 import gc
@@ -24,7 +24,7 @@ BOTH = ["run_with_tapes", "differentiate"]
 
 
 def assert_equal(found, expected):
-    """Compares gradients of long chains of rounded products."""
+    """Compares gradients with the tolerance of long chains of rounded products."""
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
@@ -247,7 +247,7 @@ def test_a_folder_that_is_gone(folder, made):
 def test_what_a_killed_process_left_is_not_read(folder, made):
     gradient(new_function(), PARAMS, TREES)
     for file in [*folder.iterdir()]:
-        file.rename(f"{file}k2j3")  # as it is named while it is written
+        file.rename(f"{file}k2j3")  # the name of a file while it is written
     gradient(new_function(), PARAMS, TREES)
     assert made == BOTH * 2
 
@@ -263,7 +263,7 @@ def two_outputs(params, x):
 
 
 def test_which_output_is_read_is_a_part_of_the_key(folder, made):
-    """They have one shape, so nothing else tells the backward passes apart."""
+    """The outputs have one shape, so nothing else distinguishes the backward passes."""
     params, instances = {"w": jnp.full(3, 0.5)}, [np.full(3, k) for k in (1.0, 2.0)]
 
     def model(params, x):
@@ -292,12 +292,12 @@ def test_by_what_one_differentiates_is_a_part_of_the_key(folder, made):
     slopes, plan_bar = jax.jit(by)(params, batched.plan(instances))
     np.testing.assert_allclose(slopes["w"], 1.0)
     [pool_bar] = plan_bar.pools.values()
-    np.testing.assert_allclose(pool_bar[1], 0.5)  # row 0 is nobody's
+    np.testing.assert_allclose(pool_bar[1], 0.5)  # row 0 belongs to no instance
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["not kept", "kept"])
 def test_rules_are_read_with_the_first_gradient(kept, monkeypatch, tmp_path):
-    """And not by what looks for the program of a forward pass."""
+    """The lookup of a forward program does not read them."""
     monkeypatch.setattr(Folder, "path", tmp_path if kept else None)
     slope = 2.0
 

@@ -1,4 +1,4 @@
-"""Buckets: what is compiled again, and what is not."""
+"""Tests buckets: which minibatches compile a new program, and which do not."""
 
 import jax
 import jax.numpy as jnp

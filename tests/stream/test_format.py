@@ -1,4 +1,4 @@
-"""The format of records: what is encoded is read back, by a decoder of its own."""
+"""Tests the record format: an independent decoder reads back encoded streams."""
 
 from itertools import pairwise
 
@@ -43,7 +43,7 @@ def encoded(graph, layout):
 
 
 def decode(types, stream):
-    """Reads a stream from its beginning, field by field."""
+    """Decodes a stream from its beginning, field by field."""
     integers, at = stream.records.tolist(), 0
 
     def take(count):
@@ -68,7 +68,7 @@ def decode(types, stream):
 
 
 def expected(graph, layout, loop, chunk):
-    """What the record of a chunk of the layout says."""
+    """The expected record of a chunk of the layout."""
     first, size = layout.chunk_start[chunk], int(layout.chunk_size[chunk])
     nodes = layout.order[first : first + size].tolist()
     padded = nodes + nodes[-1:] * (loop.width - size)

@@ -1,4 +1,4 @@
-"""`Planner(layout="auto")` aligns the types for which that pays."""
+"""Tests that `Planner(layout="auto")` aligns the types for which it pays."""
 
 import copy
 from dataclasses import replace
@@ -40,7 +40,7 @@ def chain(params, words):
 
 
 def tree(params, node):
-    """A tree of leaves that all trees share the words of."""
+    """A tree model whose leaves are words that all trees share."""
     if isinstance(node, int):
         return word(params, node)[0]
     return pair(params, tree(params, node[0]), tree(params, node[1]))
@@ -133,7 +133,7 @@ def test_types_that_are_not_aligned_are_not_looked_at(monkeypatch):
     batched = eb.batch(tree, params=PARAMS)
     for seed in range(3):
         batched.plan(sample_trees(8, seed))
-    assert looked_at == [2]  # when it was decided
+    assert looked_at == [2]  # only when it was decided
     batched = eb.batch(chain, params=PARAMS)
     for seed in range(3):
         batched.plan(sample_chains(32, seed))

@@ -1,4 +1,4 @@
-"""Types of more operands than a number has bits."""
+"""Tests types with more operands than an integer has bits."""
 
 import importlib
 
@@ -81,7 +81,7 @@ def test_more_types_than_a_number_of_16_bits_counts():
         compiler=compiler,
     )
     types = batched.graph([(k, np.float32(1)) for k in range(5)]).types
-    for _ in range(40_000 - len(types)):  # they stand for those of other experts
+    for _ in range(40_000 - len(types)):  # stand-ins for types of other experts
         types.add(types.types[len(types) % 5])
     plan = batched.plan([(k, np.float32(1)) for k in range(10)])
     assert max(loop.type_id for loop in plan.shape.program.loops) > 40_000

@@ -1,4 +1,4 @@
-"""How many programs minibatches of random sizes have; nothing is compiled."""
+"""Tests how many programs minibatches of random sizes need, without compiling."""
 
 import random
 
@@ -10,8 +10,8 @@ import edbatch as eb
 from edbatch import planning
 from edbatch.target import choose_target
 
-MOST = 4  # programs
-ROWS = 64  # instances of the largest minibatch
+MOST = 4  # maximum number of programs
+ROWS = 64  # instances in the largest minibatch
 PARAMS = {
     "leaf": np.ones((20, 16), np.float32),
     "combine": [{"W": np.eye(16 + k, 16, dtype=np.float32)} for k in range(3)],
@@ -52,7 +52,7 @@ def random_tree(generator, depth, operations):
     [(0, 5, 3), (1, 6, 1), (0, 6, 2), (1, 6, 3), (2, 4, 2), (3, 3, 3)],
 )
 def test_random_sizes_have_few_programs(seed, depth, operations, pad_to):
-    """Of several types of one arity, so that a small minibatch lacks some."""
+    """Several types have the same arity, so that a small minibatch lacks some."""
     generator = random.Random(seed)
     trees = [random_tree(generator, depth, operations) for _ in range(200)]
     batched = eb.batch(encode, params=PARAMS)

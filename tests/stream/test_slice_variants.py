@@ -1,4 +1,4 @@
-"""Operands that are read as slices: which, and that nothing else changes."""
+"""Tests which operands are read as slices, and that results stay the same."""
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,7 @@ def chain_params():
 
 
 def sliced_chunks(plan):
-    """How often loops that read slices turn, and how often others do."""
+    """Number of iterations of loops that read slices, and of other loops."""
     loops = plan.shape.program.loops
     turns = plan.trips[: plan.num_steps].sum(axis=0)
     sliced = np.array([bool(loop.sliced) for loop in loops])
@@ -48,7 +48,7 @@ def sliced_chunks(plan):
 
 @pytest.fixture
 def every_variant(monkeypatch):
-    """Whatever can be sliced is, even if it does not pay."""
+    """Slices all operands that can be sliced, even if it does not pay."""
     monkeypatch.setattr("edbatch.stream.slice_variants._VARIANTS", 9)
 
 
@@ -56,7 +56,7 @@ def test_the_states_of_chains_are_sliced():
     batched = eb.batch(chain, "depth", params=chain_params(), planner=PLAIN)
     words = [[1, 2, 3, 4, 5]] * 4
     plan = batched.plan(words)
-    # Words lie sentence by sentence: they are gathered, by the first step as its state.
+    # Words are in sentence order, so they are gathered, as is the first step's state.
     assert sliced_chunks(plan) == (3, 2)
     [variant] = {loop.sliced for loop in plan.shape.program.loops} - {GATHER}
     assert variant == (0,)
@@ -128,7 +128,7 @@ def test_slices_copy_no_arena(every_variant):
 
 
 def test_slices_at_the_end_of_an_arena_are_not_shifted():
-    # The last slice of width 8 reads past the last of the rows that are written.
+    # The last slice of width 8 reads past the last written row.
     params = chain_params()
     sizes = eb.Sizes(widths=(8,), headroom=1.0)
     batched = eb.batch(chain, "depth", params=params, sizes=sizes, planner=PLAIN)
@@ -163,7 +163,7 @@ def test_variants_are_kept_for_later_minibatches():
     kept = SliceVariants()
     batched = eb.batch(chain, "depth", params=chain_params())
     kept.choose(*layout_of(batched, [[1, 2, 3, 4]] * 4))
-    # Alone, this one has too few slices.
+    # On its own, this minibatch has too few slices.
     mixed = [[1], *([k, 1, 2] for k in range(3)), *([k] * 9 for k in range(5))]
     graph, layout = layout_of(batched, mixed)
     slices = kept.choose(graph, layout)

@@ -1,4 +1,4 @@
-"""Widths of types: which of them a sample asks for, and within which budget."""
+"""Tests the widths of types that a sample needs, within a budget of loops."""
 
 from dataclasses import replace
 
@@ -57,7 +57,7 @@ def image(params, x):
 
 @pytest.mark.parametrize(("side", "rows"), [(512, 32), (1024, 8), (2048, 4)])
 def test_chunks_of_large_rows_are_narrow(side, rows):
-    """A chunk reads and writes a row of each, 64 MiB at most, else the least width."""
+    """A chunk reads and writes at most 64 MiB, except at the smallest width."""
     x = np.broadcast_to(np.float32(0), (side, side))
     batched = eb.batch(image, params=())
     program = batched.plan([x] * 3).shape.program
@@ -106,7 +106,7 @@ def mixture(params, instance):
 
 
 def experts(count, width, rows):
-    """Parameters of experts that take no memory, and inputs for them."""
+    """Parameters of experts, which take no memory, and inputs for them."""
     weights = np.broadcast_to(np.float32(0), (width, width))
     x = np.ones(width, np.float32)
     return [weights] * count, [(k, x) for k, n in enumerate(rows) for _ in range(n)]
@@ -130,7 +130,7 @@ def test_experts_with_one_input_each_are_rows():
 
 
 def test_a_family_of_large_and_small_batches_has_no_narrow_widths():
-    """Its coarse program would cut the large ones into rows."""
+    """Its coarse program would cut large batches into single rows."""
     params, instances = experts(9, 16, [1, 1, 1, 2, 2, 40, 60, 64, 64])
     loops = eb.batch(mixture, params=params).plan(instances).shape.program.loops
     assert {each.width for each in loops} >= {4, 64}
@@ -140,7 +140,7 @@ def test_a_family_of_large_and_small_batches_has_no_narrow_widths():
 @pytest.mark.parametrize("widths", [(1,), (3, 5), (4, 8, 64), WIDTHS])
 def test_the_cut_is_the_best_of_all(widths):
     def least(rows, largest):
-        """By brute force, chunks in descending order."""
+        """Minimum cost by brute force, with chunks in descending order."""
         if rows <= 0:
             return 0.0
         return min(

@@ -1,4 +1,4 @@
-"""What goes wrong in one instance ends the minibatch cleanly, and leaks nothing."""
+"""Tests that an error in one instance ends the minibatch cleanly and leaks nothing."""
 
 import asyncio
 import contextvars
@@ -86,7 +86,7 @@ def test_what_ends_a_program_names_its_instance_and_ends_the_others(asks):
         finally:
             closed.append(k)
             if k == 0:
-                raise SystemExit(4)  # in clean-up
+                raise SystemExit(4)  # during clean-up
 
     with pytest.raises(SystemExit) as caught:
         eb.batch(model)(make_params(), [0, 1, 2, 3])
@@ -105,7 +105,7 @@ SETTINGS = [
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_setting_of_jax_around_a_value_is_refused(setting):
-    """It would hold for other instances, and afterwards for the caller."""
+    """It would apply to other instances, and afterwards to the caller."""
     before, seen = settings(), set()
 
     def model(params, k):
@@ -293,7 +293,7 @@ def test_what_suspended_instances_hold_is_freed():
 
 
 def test_what_context_variables_hold_is_freed():
-    """Call stacks that are kept for the next instance have none."""
+    """Call stacks kept for the next instance have no context variables."""
 
     class Held:
         pass

@@ -1,6 +1,6 @@
-"""Compiled code of waves keeps Python's lock, as it takes microseconds.
+"""Compiled functions of waves keep the GIL, since they run for microseconds.
 
-Where it gives the lock up, a thread that is busy in Python keeps it for 5 ms.
+If one released the GIL, a thread that is busy in Python would keep it for 5 ms.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Rows of values that an instance cannot reach any more are used again."""
+"""Tests that rows of values that an instance can no longer reach are reused."""
 
 import gc
 
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.usefixtures("small_arenas")
 
 @pytest.fixture
 def early(monkeypatch):
-    """Handles are watched from the fourth part on."""
+    """Watches handles from the fourth part on."""
     monkeypatch.setattr(in_flight, "LONG", 4)
 
 
 def wander(params, instance):
-    """Keeps, drops and looks again at states of many ages, by what it computes."""
+    """Keeps, drops and rereads states of many ages, depending on computed values."""
     seed, steps = instance
     rng = np.random.default_rng(seed)
     kept = {"first": embed(params, seed % 12)}
@@ -33,11 +33,11 @@ def wander(params, instance):
         scores = eb.value(score(params, state[0]))
         asked.append(float(scores[0]))
         new = embed(params, (seed + k) % 12) if rng.random() < 0.3 else state
-        unasked = turn(params, new[1], 1.5)  # may wait for long, or for ever
+        unasked = turn(params, new[1], 1.5)  # may wait for long, or forever
         joined = join(params["join"], new, state)
         name = f"{int(rng.integers(5))}"
         kept[name] = joined if scores[0] > scores[1] else (joined[0], unasked)
-        if rng.random() < 0.2:  # in a cycle, that only the collector frees
+        if rng.random() < 0.2:  # in a cycle, which only the garbage collector frees
             boxes = [joined[0], unasked]
             boxes.append(boxes)
         if boxes and rng.random() < 0.2:
@@ -56,7 +56,7 @@ def same(found, expected):
 
 @pytest.fixture
 def freed(monkeypatch):
-    """How many values were freed in each look."""
+    """How many values each search freed."""
     counts, free = [], long_run.free_unreachable
 
     def counted(runs, pending, rows):
@@ -80,7 +80,7 @@ def test_answers_are_those_of_the_model(seed, count, freed):
     rollout = batched.rollout(params, instances)
     assert sum(freed) > 30 * count
     again = batched.apply(params, batched.plan(rollout.recordings))
-    outputs = batched(params, instances)  # parts of long instances are not kept here
+    outputs = batched(params, instances)  # does not keep parts of long instances
     for k, each in enumerate(instances):
         expected = wander(params, each)
         same(jax.tree.map(lambda leaf, k=k: leaf[k], rollout.outputs), expected)
@@ -90,7 +90,7 @@ def test_answers_are_those_of_the_model(seed, count, freed):
 
 @pytest.mark.usefixtures("early", "freed")
 def test_gradients_of_long_paths():
-    """Replay needs nothing of what was freed."""
+    """Replay needs none of the freed values."""
     params, instances = make_params(), [(5, 40), (6, 20)]
     batched = eb.batch(wander)
     plan = batched.plan(batched.rollout(params, instances).recordings)
@@ -132,8 +132,8 @@ def test_a_long_decoder_needs_few_rows(steps):
             assert all(len(run.parts) <= long_run.LONG + 1 for run in runs)
             assert all(len(run.handles) < 4096 for run in runs)
     assert waves == steps
-    # Until they are watched, they keep two states for each part: 512 rows. All states
-    # are four times as many as there are steps.
+    # Until instances are watched, they keep two values for each part: 512 rows. The
+    # number of all values is four times the number of steps.
     assert most <= 2048
     for run in runs:
         run.asked = returned_handles(run)
@@ -142,7 +142,7 @@ def test_a_long_decoder_needs_few_rows(steps):
 
 
 def test_rows_of_ended_instances_are_free():
-    """Nothing stays of what was watched: few rows suffice for many long instances."""
+    """No watched values remain: few rows suffice for many long instances."""
     params, batched = make_params(), eb.batch(decode)
     batched(params, [(1, 300), (2, 300)])
     before = arena_rows(batched)
@@ -161,7 +161,7 @@ def test_rows_of_ended_instances_are_free():
 
 @pytest.mark.usefixtures("early")
 def test_what_a_failed_instance_recorded_is_not_freed_for_others():
-    """Numbers of values that are cut off the tape belong to the next instance."""
+    """The next instance reuses the numbers of values that are cut off the tape."""
 
     def model(params, instance):
         word, steps = instance
@@ -198,7 +198,7 @@ def test_what_a_failed_instance_recorded_is_not_freed_for_others():
 
 @pytest.fixture
 def suspended():
-    """A watched instance that holds what `held` has, and its runner."""
+    """A watched instance that holds the handles in `held`, and its runner."""
 
     def model(params, held):
         states = [embed(params, k) for k in range(4)]
@@ -237,13 +237,13 @@ def test_which_rows_go(suspended):
     assert rows.of(numbers[2:]).max() < 0  # wait for company
     runner._free_unreachable()
     assert used(runner, copies) == [True] * 5
-    del held[1:]  # the instance waits for the first two
+    del held[1:]  # the instance still asks for the first two
     gc.collect()
     runner._free_unreachable()
     assert used(runner, copies) == [True] * 5  # two are asked for, three have no rows
     run.asked = run.asked[:1]
     runner._free_unreachable()
-    assert used(runner, copies)[:2] == [True, True]  # its call stack holds the question
+    assert used(runner, copies)[:2] == [True, True]  # held by its call stack
 
 
 def test_values_that_pending_nodes_read_stay(suspended):

@@ -1,4 +1,4 @@
-"""Recorded nodes wait until they are needed, or too many wait."""
+"""Tests that recorded nodes wait until they are needed or too many wait."""
 
 import itertools
 from functools import cache, partial
@@ -27,7 +27,7 @@ from edbatch.waves import pending, rollout
 from edbatch.waves.asked_values import returned_handles
 
 PARAMS = make_params()
-batched_once = cache(eb.batch)  # what tests share that differ in waves only
+batched_once = cache(eb.batch)  # shared by tests that differ only in waves
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def check(outputs, model, instances):
 
 
 def hypotheses(params, steps):
-    """Tries two ways at each step, and keeps one; of the other a tail never counts."""
+    """Tries two branches at each step and keeps one; the other's tail is never read."""
     state = embed(params, steps)[0]
     for _ in range(steps):
         first, second = (turn(params, state, k) for k in (0.5, 1.5))
@@ -66,13 +66,13 @@ def test_what_nobody_needs_never_runs():
     check(found.outputs, hypotheses, steps)
     report = found.report
     assert report.recorded == 4 + 8 * sum(steps)
-    assert report.nodes == 4 + 6 * sum(steps)  # of two tails, one is dropped
+    assert report.nodes == 4 + 6 * sum(steps)  # one of the two tails is dropped
     (path,) = eb.batch(hypotheses).rollout(PARAMS, [5]).recordings
-    assert path.num_nodes == 1 + 5 * 8  # replays compute all that was recorded
+    assert path.num_nodes == 1 + 5 * 8  # replays compute all recorded nodes
 
 
 def late(params, steps):
-    """Something that is ready early is read at the very end."""
+    """A node that is ready early is read only at the end."""
     state = embed(params, steps)[0]
     first = eb.value(score(params, state))[0]
     early = turn(params, state, float(first))
@@ -82,7 +82,7 @@ def late(params, steps):
 
 
 def test_what_nobody_asks_for_runs_in_one_wave():
-    """Three instances of differing length: all that waits runs at the end."""
+    """Three instances of different lengths: all waiting nodes run at the end."""
     runner, model = eb.batch(late).wave_runner(PARAMS)
     runs = [runner.start(k, partial(model, 6 + k)) for k in range(3)]
     seen = []
@@ -90,7 +90,7 @@ def test_what_nobody_asks_for_runs_in_one_wave():
         for run, answers in runner.answers(runner.launch(waiting)):
             runner.resume(run, answers)
         seen.append(len(runner.pending))
-    assert seen == [0, 3, 3, 3, 3, 3, 3, 5, 7]  # and two last turns of each that ended
+    assert seen == [0, 3, 3, 3, 3, 3, 3, 5, 7]  # plus two last turns of each ended one
     before = runner.counts.copy()
     check(rollout.collect_results(runner, runs, 3), late, [6, 7, 8])
     assert runner.counts.nodes == runner.counts.recorded
@@ -99,7 +99,7 @@ def test_what_nobody_asks_for_runs_in_one_wave():
 
 
 def lag_behind(params, steps):
-    """A chain that nobody asks for: a turn reads a total that waits, and so on."""
+    """A chain that nobody asks for: a turn reads a waiting total, and so on."""
     state = tail = embed(params, steps)[0]
     for k in range(steps):
         state = turn(params, state, float(eb.value(score(params, state))[0] > 0))
@@ -154,7 +154,7 @@ def test_two_parts_give_what_one_gives(model, count, monkeypatch):
 
 @pytest.mark.parametrize(("most", "apart"), [(0, 20), (5, 4), (7, 2), (100, 1)])
 def test_two_parts_become_one_when_few_are_left(most, apart, monkeypatch):
-    """Of eight instances, six are left after one wave, and four after three."""
+    """Six of eight instances are left after one wave, and four after three."""
     monkeypatch.setattr(rollout, "_TWO_PARTS", 2)
     monkeypatch.setattr(rollout, "_ONE_PART", most)
     steps = [1, 3, 20, 20, 1, 3, 20, 20]
@@ -189,7 +189,7 @@ def test_keys_do_not_depend_on_parts(monkeypatch):
 
 
 class RandomWaves:
-    """Runs instances with waves of batches that are drawn at random."""
+    """Runs instances with waves of randomly drawn batches."""
 
     def __init__(self, model, seed):
         self.rng = np.random.default_rng(seed)
@@ -272,7 +272,7 @@ def test_pending_nodes_are_dropped_with_their_instance():
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("model", [shift_reduce, grow_tree, wander])
 def test_instances_stand_aside_for_some_waves(model, seed, monkeypatch):
-    """What they have recorded runs later, beside what others recorded meanwhile."""
+    """Their recorded nodes run later, next to nodes that others record meanwhile."""
     monkeypatch.setattr(pending, "_MOST_WAITING", 30)
     monkeypatch.setattr(pending, "_MOST_PARTS", 3)
     rng = np.random.default_rng(seed)
@@ -296,7 +296,7 @@ def test_instances_stand_aside_for_some_waves(model, seed, monkeypatch):
             note(run)
         gone = [run for run in aside if rng.random() < 0.3 or not active]
         if rng.random() < 0.5:
-            runner.take()  # those that come back have stood among those in front
+            runner.take()  # nodes of instances that return may be pending already
         runner.let_go(gone)
         aside = [run for run in aside if run not in gone]
         active += gone

@@ -1,4 +1,4 @@
-"""Minibatches of models that ask for values equal the models run by themselves."""
+"""Compares minibatches of models that ask for values with the unbatched models."""
 
 import functools
 
@@ -41,7 +41,7 @@ def assert_same(found, expected, tolerance=2e-5):
 
 @functools.cache
 def unbatched(name):
-    """What the model returns for each instance, alone."""
+    """The unbatched model's result for each instance."""
     model, instances = MODELS[name]
     with jitted_cells():
         found = [model(make_params(), each) for each in instances]
@@ -54,7 +54,7 @@ def batched_once(name):
 
 
 def random_loss(result, seed=0):
-    """A random linear function of all floating outputs, of an instance or of all."""
+    """A random linear function of all floating outputs of an instance or minibatch."""
     leaves = [
         each
         for each in jax.tree.leaves(result)
@@ -91,7 +91,7 @@ def test_recordings_run_again_with_the_gradients_of_the_model(name):
 
     def loss(params):
         result = batched.apply(params, plan)
-        # Sums over instances and elements of lists alike.
+        # Sums over instances as well as over elements of lists.
         return random_loss(
             jax.tree.map(
                 lambda each: each.values if isinstance(each, eb.Ragged) else each,
@@ -135,7 +135,7 @@ def test_recordings_equal_those_of_a_model_that_knows_the_values():
 
 
 def test_no_instance_has_to_ask():
-    """Then the minibatch is planned whole, whatever ran before it."""
+    """Without questions the minibatch is planned whole, whatever ran before."""
     params = make_params()
     batched = eb.batch(shift_reduce)
     first = batched(params, [[1], [2, 3]])[0]
@@ -256,7 +256,7 @@ def test_recordings_and_instances_are_two_minibatches():
 
 @pytest.mark.parametrize("asks", [False, True])
 def test_arrays_that_a_model_fills_again_and_again(asks):
-    """What it returns, asks the value of and passes to cells is what it was then."""
+    """Results, asked values and arguments of cells keep their values at that time."""
     scratch = np.zeros(3, np.float32)
     double = eb.cell(lambda x: 2 * x)
 
@@ -266,7 +266,7 @@ def test_arrays_that_a_model_fills_again_and_again(asks):
             scratch[:] = x + k
             doubled = double(scratch)
             seen.append(eb.value((doubled, scratch))[1] if asks else scratch * 1)
-        # Where it asks, other instances fill it meanwhile.
+        # If the model asks, other instances fill the array meanwhile.
         return doubled, x if asks else scratch, seen
 
     doubled, returned, seen = eb.batch(model)({}, [3.0, 7.0])

@@ -1,4 +1,4 @@
-"""Arenas of waves grow, and rows of instances that have ended are used again."""
+"""Tests that waves' arenas grow, and that rows of ended instances are reused."""
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("small_arenas")
 
 
 def walk(params, instance):
-    """Takes so many steps; some instances end early, others go on for long."""
+    """Takes `steps` steps; some instances end early, others run for long."""
     word, steps = instance
     first = state = embed(params, word)[0]
     for k in range(steps):
@@ -42,7 +42,7 @@ def test_moved_values_are_the_same_values(seed):
 
 
 def test_arenas_hold_what_is_in_flight():
-    """One long walk beside many short ones that come and go needs few rows."""
+    """One long walk next to many short ones that come and go needs few rows."""
     params = make_params()
     batched = eb.batch(walk)
     instances = [(1, 60), *sample(3, 3)]
@@ -145,7 +145,7 @@ def test_deep_recursion():
 
 
 def test_few_rows_move_within_their_arenas():
-    """A long walk among many short ones: what is in use is an eighth at most."""
+    """A long walk among many short ones: at most an eighth of the rows are in use."""
     params, batched = make_params(), eb.batch(walk)
     runner, model = batched.wave_runner(params)
     shifted = []

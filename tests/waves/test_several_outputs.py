@@ -1,4 +1,4 @@
-"""Cells with several outputs of one shape, in chunks of any number of nodes."""
+"""Tests cells with several outputs of one shape, in chunks of any number of nodes."""
 
 import pytest
 from asking_models import make_params

@@ -1,4 +1,4 @@
-"""Layers and experts of models that ask for values run in one loop, as in plans."""
+"""Tests that layers and experts share a loop in models that ask for values."""
 
 from dataclasses import replace
 
@@ -44,7 +44,7 @@ def shake(layer, state, rng):
 
 
 def routed(params, instance):
-    """Layers over words, each of which says which one comes next."""
+    """Layers over words; each layer's scores choose the next layer."""
     words, first, steps = instance
     states = [embed(params["table"], word) for word in words]
     k = first
@@ -72,7 +72,7 @@ def noisy(params, instance):
 
 
 def stack(params, x):
-    """Leaves at the first layer that says so; layers by name."""
+    """Runs the layers in order of their names until a value exceeds a threshold."""
     depth = 0
     for name in sorted(params["stack"]):
         x = gate_of(params["stack"][name], x)
@@ -127,7 +127,7 @@ def vectors(count, seed=0):
 
 @pytest.fixture
 def shapes(monkeypatch):
-    """What the waves that run are compiled for."""
+    """The shapes that the running waves are compiled for."""
     found = []
 
     def wave(shape, *arrays):
@@ -139,7 +139,7 @@ def shapes(monkeypatch):
 
 
 def loops_by_cell(shape):
-    """The types with loops of each cell, and the size of their families."""
+    """For each cell, the family sizes of its types with loops."""
     types = shape.program.types.types
     found = {}
     for type_id in sorted({loop.type_id for loop in shape.program.loops}):
@@ -189,7 +189,7 @@ def test_coarse_programs_compute_the_same():
 
 
 def test_padding_reads_no_other_member():
-    """Parameters of a layer that does not run may be anything."""
+    """Parameters of a layer that does not run may be NaN."""
     params = make_params()
     instances = [([1, 2], 0, 1), ([3], 2, 1), ([4, 5, 6], 0, 1)]
     params["layers"][1] = jax.tree.map(not_a_number, params["layers"][1])
@@ -210,12 +210,12 @@ def test_random_numbers_are_those_of_each_node():
 
 @pytest.mark.parametrize("depth", [8, 24])
 def test_a_deeper_stack_compiles_no_more(shapes, depth):
-    """One layer is met per wave; after the second none compiles a program."""
+    """Each wave meets one layer; after the second, no wave compiles a program."""
     params, instances = make_stack(depth), vectors(5)
     batched = eb.batch(stack, sizes=SIZES)
     check(batched(params, instances), stack, params, instances)
-    assert len(batched.types) == depth  # each layer is a type, for the policy
-    # The first layer reads an input, and the others what a layer made.
+    assert len(batched.types) == depth  # to the policy, each layer is a type
+    # The first layer reads an external input, the others read a layer's output.
     assert len({each.program.loops for each in shapes}) == 2
     assert loops_by_cell(shapes[-1]) == {"gate_of": [depth, depth]}
 
@@ -231,7 +231,7 @@ def test_few_layers_and_large_ones_have_loops_of_their_own(shapes, monkeypatch):
 
 
 def test_types_that_come_to_share_lose_their_own_loops(shapes, monkeypatch):
-    """Too large to be stacked for four types, but not for five."""
+    """The parameters are too large to stack for four types, but not for five."""
     bytes_of_all = 6 * 4 * (WIDTH * WIDTH + WIDTH)
     monkeypatch.setattr(shared_types, "_STACKED", -(-bytes_of_all // 5))
     params, instances = make_stack(6), vectors(7)

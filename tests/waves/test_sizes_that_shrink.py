@@ -1,4 +1,4 @@
-"""Sizes of waves after a program that cannot run, while other threads run waves."""
+"""Tests wave sizes after a program cannot run, while other threads run waves."""
 
 import threading
 

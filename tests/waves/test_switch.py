@@ -1,4 +1,4 @@
-"""Waves by programs of one switch per chunk, as on GPUs, compute what others do."""
+"""Tests waves with one switch per chunk, as on GPUs: they equal waves with loops."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from edbatch.target import CPU
 from edbatch.waves import wave_execution
 from edbatch.waves.wave import Wave, run_wave
 
-# Barriers, as on GPUs: fences of loops are loops, too.
+# Barriers, as on GPUs; fences made of loops would be counted.
 SWITCH = replace(CPU, control="switch", fence="barrier", fenced_slice=None)
 PARAMS = make_params()
 MODELS = {
@@ -36,13 +36,13 @@ pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 @pytest.fixture(autouse=True)
 def switched(monkeypatch):
-    """All waves are for programs of one switch per chunk."""
+    """Makes all waves for programs with one switch per chunk."""
     monkeypatch.setattr("edbatch.batched.choose_target", lambda *_, **__: SWITCH)
 
 
 @pytest.fixture
 def shapes(monkeypatch):
-    """What the waves that run are compiled for."""
+    """The shapes that the running waves are compiled for."""
     found = []
 
     def wave(shape, *arrays):
@@ -82,7 +82,7 @@ def test_padding_overwrites_no_output(count):
 
 
 def primitives(body):
-    """Names of all equations, those of inner functions too."""
+    """Names of all equations, inner functions included."""
     for eqn in body.equations:
         yield name_of(eqn)
         for inner in inner_bodies(eqn):
@@ -105,7 +105,7 @@ def test_the_host_is_not_asked_how_many_chunks_there_are():
     assert calls
     for arguments in calls:
         names = list(primitives(body_of(jax.make_jaxpr(run_wave)(*arguments))))
-        # A loop whose iterations are known when it is compiled is a scan.
+        # A loop whose iteration count is known at compile time becomes a scan.
         assert names.count("cond") == 1 and "while" not in names
 
 
@@ -117,7 +117,7 @@ def test_waves_of_any_size_share_few_programs(shapes):
         check(batched(PARAMS, sample_words(count)), model, sample_words(count))
         chunks = {each.program.chunks for each in shapes}
     assert chunks <= {8, 16, 32, 64, 128} and len(shapes) > len(chunks)
-    # The same objects, so that the compiled program of a wave is found at once.
+    # The same objects, so that a wave's compiled program is found quickly.
     assert len(set(map(id, shapes))) == len(set(shapes)) == len(chunks)
 
 

@@ -1,4 +1,4 @@
-"""Rows of values in flight, against a dictionary of what each row holds."""
+"""Compares rows of values in flight with a dictionary of each row's content."""
 
 import numpy as np
 import pytest
@@ -7,17 +7,17 @@ from edbatch.waves.value_rows import ValueRows
 
 
 class Memory:
-    """Arenas of one number per row, moved as the runner moves them."""
+    """Arenas of one number per row, whose rows move as the runner moves them."""
 
     def __init__(self, kinds):
         self.rows = ValueRows()
         self.rows.kinds_up_to(kinds)
         self.arenas = [{} for _ in range(kinds)]
-        self.expected = {}  # number of the value -> its kind and its content
+        self.expected = {}  # number of the value -> its kind and content
         self.waiting = {}  # number of a value without a row -> its kind
 
     def add(self, kinds, ran=None):
-        """Adds values, of which some get rows at once and others later."""
+        """Adds values, some of which get rows at once and others later."""
         self.rows.append(len(kinds))
         first = self.rows.end - len(kinds)
         assert (self.rows.of(np.arange(first, self.rows.end)) < 0).all()

@@ -1,4 +1,4 @@
-"""`eb.verify` covers models that ask for values."""
+"""Tests `eb.verify` on models that ask for values."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_a_wrong_value_is_found(monkeypatch):
 
 
 def test_close_choices_are_counted_and_followed(monkeypatch):
-    """Values that differ by rounding from the model's own lead one instance astray."""
+    """Rounding differences in values make one instance take another branch."""
     params = make_params()
     limits = {k: float(score(params, embed(params, k)[0])[0]) for k in range(4)}
 
