@@ -254,7 +254,7 @@ def list_of(
     is_list = isinstance(value, Iterable) and not one_number
     if is_list and not isinstance(value, str | bytes | Mapping):
         return list(value)
-    mend = (
+    hint = (
         "write list(it.values()) for what it holds, or [it]"
         if isinstance(value, Mapping)
         else f"usually {one} by itself, or the result of a function that returns"
@@ -262,7 +262,7 @@ def list_of(
     )
     raise error(
         f"{name} must be a list or another iterable of which each element is {one}, but"
-        f" this is {_typed(value)}; {mend}"
+        f" this is {_typed(value)}; {hint}"
     )
 
 

@@ -184,11 +184,11 @@ class Bench:
         while (now := time.monotonic()) < end:
             if now < warm:
                 begun, before = now, sum(clients.outcomes.ended.values())
-            while clients.on_their_way < outstanding:
+            while clients.in_flight_now < outstanding:
                 kind, instance, _, patience_s = next(draw)
                 clients.send(kind, instance, now, patience_s)
-            left = clients.on_their_way
-            clients.receive(lambda n=left: clients.on_their_way < n, 0.5)
+            left = clients.in_flight_now
+            clients.receive(lambda n=left: clients.in_flight_now < n, 0.5)
         ended = sum(clients.outcomes.ended.values()) - before
         found = ended / (now - begun)
         clients.close()
@@ -217,7 +217,7 @@ class Bench:
             if own.traced:
                 clients.receive(clients.all_ended, _DRAIN_S)
                 traced.append(self._ask("traced", clients))
-        clients.receive(clients.none_hangs_up, _DRAIN_S)
+        clients.receive(clients.no_hang_ups_pending, _DRAIN_S)
         # A request on the wire while the server is drained would be refused.
         end = time.monotonic() + _DRAIN_S
         while self._ask("handled", clients) < clients.messages:

@@ -175,7 +175,7 @@ class Clients:
         return True
 
     @property
-    def on_their_way(self) -> int:
+    def in_flight_now(self) -> int:
         """Number of requests that have not ended."""
         return len(self._sent)
 
@@ -183,7 +183,7 @@ class Clients:
         """Whether no request is in flight."""
         return not self._sent
 
-    def none_hangs_up(self) -> bool:
+    def no_hang_ups_pending(self) -> bool:
         """Whether no client that will hang up is connected."""
         return all(each.own is None for each in self._sent.values())
 

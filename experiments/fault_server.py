@@ -70,7 +70,7 @@ class FaultSettings:
     seed: int
 
 
-class Doors:
+class RequestHandler:
     """The entrances to a server: passes the messages of connections on to it.
 
     Args:
@@ -188,7 +188,7 @@ class HangUps:
         address: The address on which it listens.
     """
 
-    def __init__(self, doors: Doors) -> None:
+    def __init__(self, doors: RequestHandler) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -266,10 +266,10 @@ class Trial:
             max_nodes=own.max_nodes,
         )
 
-    def doors(self, server: eb.Server) -> Doors:
+    def doors(self, server: eb.Server) -> RequestHandler:
         """Returns the entrances to a server."""
         deadline_ms = self._settings.deadline_ms
-        return Doors(server, self._served, self._params, deadline_ms)
+        return RequestHandler(server, self._served, self._params, deadline_ms)
 
     def _settle(self, server: eb.Server) -> None:
         instances = self._served.instances

@@ -111,9 +111,9 @@ def table(found: dict[str, Any]) -> str:
         "",
         *_limits(found),
         "",
-        *_beside_windows(found),
+        *_compared_with_windows(found),
         "",
-        *_beside_heuristics(found),
+        *_compared_with_heuristics(found),
         *_loads(found),
         "",
     ]
@@ -155,7 +155,7 @@ def _ratios(highest: dict[str, float | None]) -> str:
     )
 
 
-def _beside_windows(found: dict[str, Any]) -> list[str]:
+def _compared_with_windows(found: dict[str, Any]) -> list[str]:
     """Returns a row per load measured for both: p99 of continuous and of windows."""
     lines = [
         "| load, of the windows' capacity | p99 continuous | p99 of the best window"
@@ -181,7 +181,7 @@ def _beside_windows(found: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _beside_heuristics(found: dict[str, Any]) -> list[str]:
+def _compared_with_heuristics(found: dict[str, Any]) -> list[str]:
     """Returns a row for each load measured with the learned policy and a heuristic."""
     at: dict[float, dict[str, tuple[float, float]]] = defaultdict(dict)
     for each in found["points"]:

@@ -133,7 +133,7 @@ def _sort_by_rank(producers, batch):
 
 
 @kernel
-def promised_bytes(tables: Tables, b: int, nodes: np.ndarray, groups: Groups) -> float:
+def possible_bytes(tables: Tables, b: int, nodes: np.ndarray, groups: Groups) -> float:
     """Counts bytes that chunks could read in place with the right order within blocks.
 
     Args:

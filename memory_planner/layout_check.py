@@ -5,7 +5,7 @@ import numpy as np
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.memory_planner.layout import ZERO_ROW, Layout
 
-_NOBODY = -1
+_NO_VALUE = -1
 
 
 def check_layout(layout: Layout, graph: DataflowGraph) -> None:
@@ -40,7 +40,7 @@ def check_layout(layout: Layout, graph: DataflowGraph) -> None:
     """
     _check_chunks(layout, graph)
     types = graph.types.types
-    arenas = [np.full(rows, _NOBODY) for rows in layout.arena_rows]
+    arenas = [np.full(rows, _NO_VALUE) for rows in layout.arena_rows]
     for c, (start, size, width) in enumerate(
         zip(layout.chunk_start, layout.chunk_size, layout.chunk_width, strict=True)
     ):
@@ -73,7 +73,7 @@ def check_layout(layout: Layout, graph: DataflowGraph) -> None:
             assert (np.diff(rows) == 1).all(), "a chunk's outputs are consecutive"
             assert rows[0] > ZERO_ROW, "the zero row is never written"
             assert rows[0] + width <= len(arenas[kind]), "rows stay in the arena"
-            arenas[kind][rows[0] : rows[0] + width] = _NOBODY
+            arenas[kind][rows[0] : rows[0] + width] = _NO_VALUE
             arenas[kind][rows] = values
     _check_what_is_left(layout, graph, arenas)
 

@@ -14,7 +14,7 @@ percentage points of the share of bytes in place on 32 sampled trees, none elsew
 import numpy as np
 
 from edbatch.kernel import kernel
-from edbatch.memory_planner.groups import find_groups, promised_bytes
+from edbatch.memory_planner.groups import find_groups, possible_bytes
 from edbatch.memory_planner.pq_reduction import new_tree, reduce
 from edbatch.memory_planner.pq_sorted_frontier import sorted_frontier
 from edbatch.memory_planner.tables import (
@@ -69,8 +69,8 @@ def order_runs(
         return order, False
     tree = _make_tree(heads, node, own, group)
     other = _expand(heads[sorted_frontier(tree)[1:-1] - 1], node, len(nodes))
-    now = promised_bytes(tables, b, order, groups)
-    if promised_bytes(tables, b, other, groups) > now:
+    now = possible_bytes(tables, b, order, groups)
+    if possible_bytes(tables, b, other, groups) > now:
         return other, True
     return order, False
 

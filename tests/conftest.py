@@ -159,7 +159,7 @@ def tried_options() -> None:
 def benchmarks_do_not_collect() -> Iterator[None]:
     """Keeps benchmarks from running Python's garbage collector over all objects."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "little_garbage", contextlib.nullcontext)
+        patch.setattr(measure, "gc_frozen", contextlib.nullcontext)
         yield
 
 

@@ -213,5 +213,7 @@ def test_cells_of_a_factory_are_not_taken_for_copies():
         return [cell(w, x) for w in params["layers"] for cell in layers]
 
     batched = eb.batch(model, params=params, sizes=SIZES)
-    with pytest.warns(eb.errors.ManyTypesWarning, match="parameters of shapes that no"):
+    with pytest.warns(
+        eb.errors.ManyTypesWarning, match="parameters of a shape that no"
+    ):
         batched(params, [jnp.ones(4)])

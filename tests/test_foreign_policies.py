@@ -68,13 +68,14 @@ def drop(found):
         (drop, r"breaks a rule \(.* nodes are scheduled but the graph has"),
         (
             lambda found: replace(found, order=found.order.tolist()),
-            r"a schedule whose order is \[.*\], of type list; it is one row of whole",
+            r"a schedule whose order is \[.*\], of type list; it must be a"
+            " one-dimensional array",
         ),
         (
             lambda found: replace(found, batch_start=found.batch_start * 1.0),
-            r"whose batch_start is array\(.*\), of type ndarray; it is one row",
+            r"whose batch_start is array\(.*\), of type ndarray; it must be a",
         ),
-        (lambda found: None, "returned NoneType, which is no schedule; return"),
+        (lambda found: None, "returned NoneType, which is not a schedule; return"),
     ],
 )
 def test_invalid_schedules_are_refused(change, text):

@@ -93,7 +93,9 @@ def test_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         check_archive(tmp_path / "a.npz")
     (tmp_path / "a.npz").write_bytes(b"PK")
-    with pytest.raises(UnreadableError, match=r"it is no archive \(File is not a zip"):
+    with pytest.raises(
+        UnreadableError, match=r"it is not an archive \(File is not a zip"
+    ):
         check_archive(tmp_path / "a.npz")
 
 

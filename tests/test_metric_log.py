@@ -150,8 +150,8 @@ def test_names_of_other_columns_are_refused(tmp_path, name):
         log.write(1, {"loss": 0.5})
         with pytest.raises(
             MetricLogError,
-            match=rf"beside the columns step and seconds, .* one is named '{name}';"
-            rf" name it otherwise, for example 'train/{name}'$",
+            match=rf"the columns step and seconds are reserved, .* named '{name}';"
+            rf" choose another name, for example 'train/{name}'$",
         ):
             log.write(2, {"loss": 0.25, "more": 1.0, name: 0.125})
         log.write(3, {"loss": 0.25, f"train/{name}": 0.125})

@@ -77,7 +77,7 @@ def test_the_sentence_says_rule_value_and_cause() -> None:
             "cache_bytes",
             "x",
             "cache_bytes of eb.batch is a whole number, 0 or more, but this is 'x', of"
-            " type str; usually a text from a file or a command line",
+            " type str; usually a string from a file or a command line",
         ),
         ("cache_bytes", float("nan"), "or more, but this is nan; give another"),
         ("guard", "no", "guard of eb.batch is True or False but this is 'no', of type"),
@@ -178,8 +178,9 @@ def test_what_is_no_list_of_instances(batched: Any, params: Any) -> None:
     refused(lambda value: sharded(params, value), tuple)
     with pytest.raises(
         eb.PlanError,
-        match="a minibatch must be a list, .* of which each element is an instance, but"
-        r" this is None, of type NoneType; usually an instance by itself, .*; write \[",
+        match="a minibatch must be a list or another iterable of which each element is"
+        " an instance, but this is None, of type NoneType; usually an instance by"
+        r" itself, .*; write \[",
     ):
         batched(params, None)
 
@@ -214,7 +215,7 @@ def test_what_is_a_list() -> None:
     for value in values:
         assert [int(each) for each in list_of(eb.PlanError, "x", value)] == [0, 1]
     for value in (np.array(3), jnp.array(3)):
-        with pytest.raises(eb.PlanError, match="x must be a list, or anything"):
+        with pytest.raises(eb.PlanError, match="x must be a list or another"):
             list_of(eb.PlanError, "x", value)
 
     def faulty():

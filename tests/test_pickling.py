@@ -384,7 +384,7 @@ def test_names_that_mean_something_else_when_a_pickle_is_read(monkeypatch):
         .replace(b"trees", b"__main__")
         .replace(b"\x8c\x05__main__", b"\x8c\x08__main__")
     )
-    with pytest.raises(eb.PickleError, match="define it in a module of both"):
+    with pytest.raises(eb.PickleError, match="define the cell in a module that both"):
         pickle.loads(main)
     assert pickle.loads(recording)
 

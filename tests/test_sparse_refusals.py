@@ -53,7 +53,7 @@ def test_a_table_that_a_cell_reads_otherwise():
     params = new_params()
     batched = eb.batch(score, params=params)
     plan = batched.plan([np.int32(1), np.int32(2)])
-    with pytest.raises(PlanError, match=r"embedding.*score.* otherwise than"):
+    with pytest.raises(PlanError, match=r"embedding.*score.* does not read it by"):
         sparse.value_and_grad(loss_of(batched), "embedding")(params, plan)
 
 

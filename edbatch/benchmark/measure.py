@@ -189,7 +189,7 @@ def alternate(
         The times of each system.
     """
     times = np.zeros((len(systems), 4, len(minibatches), rounds))
-    with little_garbage():
+    with gc_frozen():
         for r in range(rounds):
             for m, instances in enumerate(minibatches):
                 for turn in range(len(systems)):
@@ -207,7 +207,7 @@ def alternate(
 
 
 @contextmanager
-def little_garbage() -> Iterator[None]:
+def gc_frozen() -> Iterator[None]:
     """Freezes existing objects, so that garbage collection between timings is cheap."""
     gc.collect()
     gc.freeze()

@@ -365,7 +365,7 @@ class TapedCell:
         self,
         packed: Stacks,
         reads: Tapes,
-        gives_bar: Tapes,
+        outputs_bar: Tapes,
         owner: Array,
         members: int,
     ) -> dict[int, Array]:
@@ -374,14 +374,14 @@ class TapedCell:
         Args:
             packed: The packed arrays.
             reads: As for `contract`.
-            gives_bar: As for `contract`.
+            outputs_bar: As for `contract`.
             owner: The member of each row, as initialized by `new_owners`.
             members: The number of members.
 
         Returns:
             As `contract`; arrays are stacked like the packed arrays.
         """
-        tapes = reads, gives_bar
+        tapes = reads, outputs_bar
         return self._contraction.contract_members(packed, *tapes, owner, members)
 
     def _pull_back(

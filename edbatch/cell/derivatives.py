@@ -25,7 +25,7 @@ from edbatch.cell.jaxpr import (
     variables,
 )
 from edbatch.cell.primitives import (
-    FINITE_SLOPE,
+    FINITE_DERIVATIVE,
     LINEAR,
     OVERFLOWS,
     PRODUCTS,
@@ -113,7 +113,7 @@ def _has_pole(eqn: JaxprEqn, ranges: ValueRanges, *, in_rule: bool) -> bool:
     """Whether the derivative of an equation may be infinite."""
     if ranges.is_pole(eqn) or (not in_rule and _may_overflow(eqn, ranges)):
         return True
-    if name_of(eqn) not in FINITE_SLOPE:
+    if name_of(eqn) not in FINITE_DERIVATIVE:
         return False
     if has_rule_of_jvp(eqn) and not in_rule:
         rule = tangents_of(eqn)

@@ -86,7 +86,7 @@ def refuse_writes(
             a jitted function, as `nnx.remat` and `nnx.jit` do; or it drew random
             numbers that its result depends on. `nnx.RNN` draws a key for zeros.
     """
-    for path, kind in truly_written(run, arguments, written):
+    for path, kind in effective_writes(run, arguments, written):
         if _is_random(kind):
             raise CellError(
                 f"cell {name!r} draws random numbers from a module ({path}), which"
@@ -107,7 +107,7 @@ def _error(name: str, what: str) -> CellError:
     )
 
 
-def truly_written(
+def effective_writes(
     run: Callable[..., tuple[Any, WatchedModules]],
     arguments: Sequence[Any],
     written: WrittenParts,

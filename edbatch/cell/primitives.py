@@ -27,7 +27,7 @@ CALLS = {"jit": "jaxpr"}
 # Primitives whose derivative is finite wherever their inputs and outputs are: linear
 # ones, products, and those with bounded derivative. Any other may have a pole.
 # fmt: off
-FINITE_SLOPE = frozenset({
+FINITE_DERIVATIVE = frozenset({
     "abs", "add", "add_any", "broadcast_in_dim", "clamp", "concatenate",
     "cond", "conj", "conv_general_dilated", "convert_element_type", "copy", "cos",
     "cummax", "cummin", "cumsum", "custom_jvp_call", "dot_general", "dynamic_slice",

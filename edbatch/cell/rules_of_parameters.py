@@ -23,7 +23,6 @@ from edbatch.cell.jaxpr import (
     JaxprEqn,
     Var,
     as_function,
-    asks_for_zeros,
     contains,
     dtype_of,
     equations_of,
@@ -36,6 +35,7 @@ from edbatch.cell.jaxpr import (
     read_scan,
     rewire,
     shape_of,
+    takes_symbolic_zeros,
     trace,
     variables,
 )
@@ -228,7 +228,7 @@ def _applies_rule(eqn: JaxprEqn) -> bool:
 
 def _is_linear(eqn: JaxprEqn) -> bool:
     """Whether a rule is linear in the cotangent; False if that cannot be decided."""
-    if asks_for_zeros(eqn):
+    if takes_symbolic_zeros(eqn):
         return False
     inputs = list(dict.fromkeys(variables(eqn.invars)))
 

@@ -73,7 +73,7 @@ def pays(types: int, copies: Copies) -> bool:
     return enough and copies.stack <= types * _STACKED and copies.tables <= _TABLES
 
 
-class _Alike:
+class _SimilarTypes:
     """Counts types of one cell and the same input shapes, whatever their parameters."""
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ class SharedTypes:
         self._possible: dict[Relatives, tuple[Family, Copies] | None] = {}
         self._beside: dict[Relatives, int] = {}  # the size of a possible family
         self._warned: set[Relatives] = set()
-        self._alike = _Alike()
+        self._alike = _SimilarTypes()
         self._indexed: dict[int, IndexedCell | None] = {}
         self._own: list[Shared] = []
         self._members: list[int] = []

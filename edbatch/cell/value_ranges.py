@@ -35,7 +35,7 @@ from edbatch.cell.jaxpr import (
 from edbatch.cell.primitives import (
     CAST,
     EXPONENTIALS,
-    FINITE_SLOPE,
+    FINITE_DERIVATIVE,
     KEEPS_SIGN,
     NOT_NEGATIVE,
     OVERFLOWS,
@@ -115,7 +115,7 @@ class ValueRanges:
             return exponent < 0
         if name in POLE_AT_ZERO:
             return not self.is_positive(eqn.invars[POLE_AT_ZERO[name]])
-        return name not in FINITE_SLOPE and any(map(is_float, eqn.invars))
+        return name not in FINITE_DERIVATIVE and any(map(is_float, eqn.invars))
 
     def reads_infinite(self, eqn: JaxprEqn) -> bool:
         """Returns whether a floating-point input of an equation may be infinite or NaN.

@@ -250,12 +250,12 @@ def _run_own(
     from edbatch.benchmark import MeasuredModel, run_benchmark
     from edbatch.benchmark.minibatches import with_arrays
     from edbatch.cli import user_code
-    from edbatch.cli.minibatches import paths_are_known, say_if_repeated
+    from edbatch.cli.minibatches import refusing_values, say_if_repeated
 
     say_if_repeated(config.batch_size, len(task.instances))
     params = with_arrays(task.params, config.seed)
     model = MeasuredModel(config.workload, task.model, params, task.instances)
-    with user_code.running("the model"), task.hinting_at_params(), paths_are_known():
+    with user_code.running("the model"), task.params_hint(), refusing_values():
         return run_benchmark(config, progress, model)
 
 

@@ -103,7 +103,7 @@ def _measure(
 
     from edbatch.benchmark import calibrate as measure
     from edbatch.cli import user_code
-    from edbatch.cli.minibatches import draw, paths_are_known, say_if_repeated
+    from edbatch.cli.minibatches import draw, refusing_values, say_if_repeated
 
     rng = np.random.default_rng(seed)
     count = len(task.instances)
@@ -127,7 +127,7 @@ def _measure(
         def progress(done: int, total: int, what: str) -> None:
             bar.update(shown, completed=done, total=total, description=what)
 
-        with task.hinting_at_params(), paths_are_known():
+        with task.params_hint(), refusing_values():
             return measure(
                 task.model,
                 params,

@@ -42,10 +42,10 @@ def demo(
     the results against the unbatched model.
     """
     from edbatch.cli.demo_tour import Tour
-    from edbatch.cli.kernel_process import planning_compiled_beside, wait_for
+    from edbatch.cli.kernel_process import background_compilation, wait_for
     from edbatch.cli.rows import print_rows
 
-    planning = context.with_resource(planning_compiled_beside())
+    planning = context.with_resource(background_compilation())
     tell: Tell = say if json else print_out
     tour = Tour.start(out, hidden, batch_size, seed)
     tell(

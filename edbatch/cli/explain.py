@@ -126,9 +126,9 @@ def _explain(
 ) -> "Explanation":
     """Explains a minibatch, attributing errors of the user's model to the model."""
     from edbatch.cli import user_code
-    from edbatch.cli.minibatches import paths_are_known
+    from edbatch.cli.minibatches import refusing_values
 
-    with stage("Recording"), user_code.running("the model"), paths_are_known():
+    with stage("Recording"), user_code.running("the model"), refusing_values():
         graph = batched.graph(minibatch)
     if not measure:
         with stage("Counting"):

@@ -28,7 +28,7 @@ plan_once()
 
 
 @contextmanager
-def planning_compiled_beside() -> Iterator["subprocess.Popen[bytes] | None"]:
+def background_compilation() -> Iterator["subprocess.Popen[bytes] | None"]:
     """Compiles the loops of planning in another process within this context.
 
     Yields:
@@ -52,7 +52,7 @@ def wait_for(process: "subprocess.Popen[bytes]") -> None:
     process compiles the default policy, and the encoding, which follows the search.
 
     Args:
-        process: The process yielded by `planning_compiled_beside`.
+        process: The process yielded by `background_compilation`.
     """
     if process.poll() is None:
         plan_once("greedy", "schedule")

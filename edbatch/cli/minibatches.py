@@ -130,7 +130,7 @@ def record_graphs(task: Task, *groups: Drawn) -> list[list[DataflowGraph]]:
     recordings: dict[int, DataflowGraph] = {}
     with progress_bar() as bar, user_code.running("the model"):
         for k in bar.track(used, description="Recording instances"):
-            with task.hinting_at_params(), paths_are_known():
+            with task.params_hint(), refusing_values():
                 recordings[k] = batched.record(task.instances[k])
     merged = [
         [batched.graph([recordings[int(k)] for k in batch]) for batch in group]
@@ -150,7 +150,7 @@ def record_graphs(task: Task, *groups: Drawn) -> list[list[DataflowGraph]]:
 
 
 @contextmanager
-def paths_are_known() -> Iterator[None]:
+def refusing_values() -> Iterator[None]:
     """Turns the error of a model that asks for values into a `CommandError`."""
     try:
         yield

@@ -130,7 +130,7 @@ def fill(
     template: Any,
     arrays: dict[str, np.ndarray],
     source: Path,
-    mend: str = (
+    fix: str = (
         "give the options, such as --arity, that the parameters were made for; --hidden"
         " is read from the file"
     ),
@@ -141,7 +141,7 @@ def fill(
         template: Shapes and dtypes of the parameters.
         arrays: Arrays by dotted path.
         source: The file of the arrays, for messages.
-        mend: How to fix an array of a wrong shape, for messages.
+        fix: How to fix an array of a wrong shape, for messages.
 
     Returns:
         The parameters.
@@ -168,7 +168,7 @@ def fill(
         if arrays[name].shape != leaf.shape:
             raise CommandError(
                 f"{source} has {name!r} of shape {list(arrays[name].shape)} but the"
-                f" model needs {list(leaf.shape)}; {mend}"
+                f" model needs {list(leaf.shape)}; {fix}"
             )
     leaves = [
         _converted(source, name, arrays[name], leaf) for name, leaf in expected.items()

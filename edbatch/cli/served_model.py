@@ -91,8 +91,8 @@ def load_params(service: Service, path: Path | None, seed: int) -> Any:
     if init is None:
         return nested(arrays)
     shapes = jax.eval_shape(lambda key: user_code.call("init_params", init, key), key)
-    mend = "its init_params makes parameters of another size: make both alike"
-    return fill(shapes, arrays, path, mend)
+    fix = "its init_params makes parameters of another size: make both alike"
+    return fill(shapes, arrays, path, fix)
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

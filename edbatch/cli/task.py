@@ -34,7 +34,7 @@ class Task:
     instances: Sequence[Any]
 
     @contextmanager
-    def hinting_at_params(self) -> Iterator[None]:
+    def params_hint(self) -> Iterator[None]:
         """Adds a hint at --params to errors if the model was given no parameters.
 
         Raises:

@@ -71,10 +71,10 @@ def _import(option: str, name: str) -> ModuleType:
                 " which is not installed"
             ) from error
         is_file = name.endswith(".py") or os.sep in name
-        mend = "name the module as `import` does, without folder and .py, and have it"
+        fix = "name the module as `import` does, without folder and .py, and have it"
         raise CommandError(
             f"{option} names the module {name!r} but there is none;"
-            f" {mend if is_file else 'it must be'} installed, or in the current folder"
+            f" {fix if is_file else 'it must be'} installed, or in the current folder"
             f" ({folder})"
         ) from error
     except SyntaxError as error:

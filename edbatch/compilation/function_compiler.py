@@ -23,9 +23,9 @@ from edbatch.compilation.tier import (
     compiler_options,
     in_tier,
     new_trace_number,
-    run_afresh,
     run_in_tier,
     run_numbered,
+    with_fresh_trace,
 )
 from edbatch.compilation.worker import WORKER
 from edbatch.errors import CompilationError
@@ -77,7 +77,7 @@ class FunctionCompiler:
         """Returns the jitted function for the fine program of a signature."""
         options = compiler_options((args, kwargs))
         if self._reads_variables:
-            return self._jit(run_afresh(self._function), options)
+            return self._jit(with_fresh_trace(self._function), options)
         return self._under_settings(options)
 
     def _under_settings(self, options: dict[str, Any]) -> Any:
@@ -96,7 +96,7 @@ class FunctionCompiler:
 
     def coarse(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Returns a jitted function for the coarse program of a signature."""
-        run = run_afresh if self._reads_variables else run_in_tier
+        run = with_fresh_trace if self._reads_variables else run_in_tier
         options = compiler_options(in_tier((args, kwargs), "coarse"))
         return self._jit(run(self._function, "coarse"), options)
 
@@ -264,7 +264,7 @@ class FunctionCompiler:
         kwargs: dict[str, Any],
     ) -> None:
         """Checks that the function still traces to the same operations."""
-        again = self._jit(run_afresh(self._function, tier), {})
+        again = self._jit(with_fresh_trace(self._function, tier), {})
         first.check(again.trace(*args, **kwargs))
 
     def _jit(self, function: Callable[..., Any], options: dict[str, Any]) -> Any:

@@ -121,7 +121,7 @@ def new_trace_number() -> int:
     return next(_TRACES)
 
 
-def run_afresh(
+def with_fresh_trace(
     function: Callable[..., Any], tier: Tier | None = None
 ) -> Callable[..., Any]:
     """Wraps a function so that JAX traces it, and all that it calls, from scratch.
@@ -155,7 +155,7 @@ def run_numbered(function: Callable[..., Any], number: int) -> Callable[..., Any
     Args:
         function: A function of plans.
         number: The trace number. Functions with the same number share the traces of
-            what they call. Plans with a number from `run_afresh` keep theirs.
+            what they call. Plans with a number from `with_fresh_trace` keep theirs.
 
     Returns:
         A new function with the same arguments.

@@ -249,7 +249,7 @@ class Worker:
             _raise_in(thread)
             thread.join(_AT_COMPILER_S)
         if thread.is_alive():
-            _end_beside_compiler()
+            _exit_during_compilation()
         # No later exit handler waits for the thread. It may have been stopped while it
         # held the lock, which nobody can release then.
         if not self._condition.acquire(timeout=EXIT_WAIT_S):
@@ -316,7 +316,7 @@ def _without_stops(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return quiet
 
 
-def _end_beside_compiler() -> None:
+def _exit_during_compilation() -> None:
     """Lets the process exit while a thread is in XLA's compiler (Linux with glibc)."""
     if sys.platform != "linux":
         return

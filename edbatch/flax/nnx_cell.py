@@ -5,7 +5,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from edbatch.cell.module_writes import WatchedModules, truly_written
+from edbatch.cell.module_writes import WatchedModules, effective_writes
 from edbatch.errors import CellError
 from edbatch.flax.signature import cell_name, find_method, function_signature
 from edbatch.flax.streams import stream_keys
@@ -51,7 +51,9 @@ class NnxFunction:
         result, watched = self._watched(module, args, kwargs)
         written = watched.written()
         if any(written):
-            found = truly_written(run, [jax.typeof(each) for each in arrays], written)
+            found = effective_writes(
+                run, [jax.typeof(each) for each in arrays], written
+            )
             self._check_unchanged([*found, *written.attributes], is_random=rng is None)
         return result
 

@@ -350,17 +350,17 @@ class PlanBatch:
                 f" the one of this PlanBatch, {full_name(own)}; give RecordBatch and"
                 " PlanBatch the same batched function"
             )
-        what, mend = (
+        what, fix = (
             "a batch was recorded",
             "give RecordBatch and PlanBatch the same batched function, and after .bind"
             " make a new RecordBatch",
         )
         if recorded.params_spec is not None:
-            check_params(types.params_spec, recorded.params_spec, what, mend)
+            check_params(types.params_spec, recorded.params_spec, what, fix)
         elif recorded.params_digest != self._digest():
             raise PlanError(
                 f"{what} for parameters of another structure, other shapes or dtypes,"
-                f" or others in what is no array, such as static fields; {mend}"
+                f" or others in what is no array, such as static fields; {fix}"
             )
         if recorded.compute_dtype != types.compute_dtype:
             raise LoaderError(

@@ -418,11 +418,11 @@ class Cell(CellCall, Generic[P, R]):
         is_list = isinstance(elements, (list, tuple))
         if not is_list or not elements:
             found = "an empty list" if is_list else type(elements).__name__
-            mend = "where there is no element, call another cell (a leaf cell, say)"
+            hint = "where there is no element, call another cell (a leaf cell, say)"
             raise CellError(
                 f"cell {self.name!r} takes a list with at least one element as padded"
                 f" argument {name!r} but received {found}; "
-                + (mend if is_list else "write [...] around a single element")
+                + (hint if is_list else "write [...] around a single element")
             )
 
 

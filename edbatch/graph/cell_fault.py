@@ -88,15 +88,14 @@ def without_derivative(
     where = ""  # for built-in functions
     if code is not None:
         where = f" ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
-    mend = (
+    fix = (
         "use only operations that jax.grad supports in the cell, or wrap the others in"
         " jax.lax.stop_gradient"
     )
     if is_of_user(error):
-        mend = "this was raised by a rule of differentiation that the cell calls"
+        fix = "this was raised by a rule of differentiation that the cell calls"
     return CellError(
-        f"cell {name!r}{where} cannot be differentiated: {describe_fault(error)};"
-        f" {mend}"
+        f"cell {name!r}{where} cannot be differentiated: {describe_fault(error)}; {fix}"
     )
 
 

@@ -67,7 +67,7 @@ class OutputTraces:
                 of the cell were created.
         """
         if form not in self._known:
-            self._check_not_anew(cell)
+            self._limit_copies(cell)
             facts = (template, operand_kinds, external_kinds)
             self._known[form] = self.trace(cell.name, self.function_of(cell), *facts)
         return self._known[form]
@@ -92,7 +92,7 @@ class OutputTraces:
             known = self._in_dtype.setdefault(cell, known)
         return known
 
-    def _check_not_anew(self, cell: Cell) -> None:
+    def _limit_copies(self, cell: Cell) -> None:
         """Raises CellError if a model seems to create a cell again and again."""
         code = getattr(cell.function, "__code__", None)
         if code is None or cell.number < self._made_before:

@@ -188,7 +188,7 @@ def check_params(
     params: Any,
     spec: Any,
     what: str = "the plan was made",
-    mend: str = _MADE_AGAIN,
+    fix: str = _MADE_AGAIN,
 ) -> None:
     """Checks that parameters have the recorded structure.
 
@@ -196,7 +196,7 @@ def check_params(
         params: Parameters.
         spec: The structure, with ``jax.ShapeDtypeStruct`` leaves.
         what: What was made for parameters of this structure, for messages.
-        mend: What to do about parameters of another structure, for messages.
+        fix: What to do about parameters of another structure, for messages.
 
     Raises:
         PlanError: They differ; the message names the first difference.
@@ -210,14 +210,14 @@ def check_params(
         odd = sorted(set(names) ^ set(expected)) or ["their order"]
         raise PlanError(
             f"{what} for parameters of another structure: they differ in"
-            f" params{odd[0]}; {mend}"
+            f" params{odd[0]}; {fix}"
         )
     for name, (_, own), (_, other) in zip(names, found[0], known[0], strict=True):
         if (own.shape, own.dtype) != (other.shape, other.dtype):
             raise PlanError(
                 f"params{name} is {own.dtype}{list(own.shape)} but {what} for"
-                f" {other.dtype}{list(other.shape)}; {mend}"
+                f" {other.dtype}{list(other.shape)}; {fix}"
             )
     static = static_difference(own_spec, spec)
     if static is not None:
-        raise PlanError(f"{what} for other parameters: {static}; {mend}")
+        raise PlanError(f"{what} for other parameters: {static}; {fix}")

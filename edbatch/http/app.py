@@ -72,7 +72,7 @@ def create_app(
             *page_routes(),
         ],
         middleware=[
-            Middleware(_Beginning, background=background),
+            Middleware(_StartAtFirstRequest, background=background),
             Middleware(RequestLog),
         ],
         exception_handlers={HTTPException: _refuse},
@@ -126,7 +126,7 @@ class _Background:
             each.cancel()
 
 
-class _Beginning:
+class _StartAtFirstRequest:
     """Starts background tasks at the first request, for applications without startup.
 
     A mounted application gets no startup event.

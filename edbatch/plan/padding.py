@@ -75,13 +75,15 @@ def first_rows(result: Any, instances: int) -> Any:
 
 
 def _first(array: Any, count: int) -> Any:
-    return _like(array, np.asarray(array)[:count]) if _is_near(array) else array[:count]
+    return (
+        _like(array, np.asarray(array)[:count]) if _is_on_cpu(array) else array[:count]
+    )
 
 
 def _numbers_up_to(array: Any, most: int) -> Any:
     if isinstance(array, np.ndarray):
         return np.minimum(array, np.int32(most))
-    if _is_near(array):
+    if _is_on_cpu(array):
         return _like(array, np.minimum(np.asarray(array), np.int32(most)))
     return jnp.minimum(array, most)
 
@@ -91,7 +93,7 @@ def _like(array: jax.Array, values: np.ndarray) -> jax.Array:
     return jax.device_put(values.copy(), array.sharding if array.committed else None)
 
 
-def _is_near(array: Any) -> bool:
+def _is_on_cpu(array: Any) -> bool:
     """Whether it is an array on a CPU, which NumPy reads without a transfer."""
     if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer):
         return False  # a NumPy array is from a plan that a trace closes over

@@ -110,12 +110,12 @@ class Generation:
         Args:
             request: The request.
         """
-        if not self._is_dropped(request, time.perf_counter()) and self._go_on(
+        if not self._is_dropped(request, time.perf_counter()) and self._run_part(
             request,
             lambda: self._start_run(request),
         ):
             self._requests[id(request)] = request
-            self._let_wait(request)
+            self._enqueue(request)
             self._idle_waits = 0
             if len(self._deciders) > 1 and len(self) >= _TWO_PARTS:
                 second = sum(self._part_of.values())
@@ -124,7 +124,7 @@ class Generation:
                 self._part_of[id(request)] = 0
         self._tidy_if_idle()
 
-    def _let_wait(self, request: Request) -> None:
+    def _enqueue(self, request: Request) -> None:
         """Queues a request for the next wave, or holds it for a compilation."""
         if not (self._holds and self._held.holds(request)):
             self._waiting.append(request)
@@ -140,7 +140,7 @@ class Generation:
         request.run = self.runner.new_run(number)
         self.runner.start_run(request.run, call)
 
-    def _go_on(self, request: Request, step: Callable[[], None]) -> bool:
+    def _run_part(self, request: Request, step: Callable[[], None]) -> bool:
         """Runs a part of an instance; returns whether it waits for values.
 
         If the part fails, its nodes are removed from the tape that all instances share.
@@ -212,7 +212,7 @@ class Generation:
                 continue
             decided = self._decide(decider, own, arrived)
             if isinstance(decided, int):
-                if self._running or (may_wait and self._waits_on()):
+                if self._running or (may_wait and self._may_keep_waiting()):
                     continue
                 decided = None
             self._waiting = [r for r in self._waiting if self._part_of[id(r)] != part]
@@ -222,7 +222,7 @@ class Generation:
             return True
         return False
 
-    def _waits_on(self) -> bool:
+    def _may_keep_waiting(self) -> bool:
         """Counts a decision to wait; returns whether it is obeyed.
 
         While nothing runs and no request joins, many policies would wait forever.
@@ -379,8 +379,8 @@ class Generation:
                     self._answer(request, answers)
                 elif self._is_dropped(request, time.perf_counter()):
                     continue
-                elif self._go_on(request, partial(runner.resume, run, answers)):
-                    self._let_wait(request)
+                elif self._run_part(request, partial(runner.resume, run, answers)):
+                    self._enqueue(request)
         finally:
             self._waiting += left.values()
         self._tidy_if_idle()

@@ -206,7 +206,7 @@ class HeldRequests:
             if not execution.adopt(found):
                 return []
         except BaseException as error:
-            if not execution.is_planned_anew(found):  # not if its plan is outdated
+            if not execution.is_outdated(found):  # not if its plan is outdated
                 self._failed(error)
             return []
         finally:
@@ -225,7 +225,7 @@ class HeldRequests:
         ready = [each for each, lack in self._lacks.items() if can_run(lack)]
         for each in ready:
             del self._lacks[each]
-        self._runner.let_go(_runs_of(ready))
+        self._runner.release_held(_runs_of(ready))
         return ready
 
     def _failed(self, error: BaseException) -> None:

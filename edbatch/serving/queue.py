@@ -112,10 +112,10 @@ class Queue:
                 f"the queue is full: {self._most} requests are waiting; try again"
                 " later, or raise max_waiting of eb.Server"
             )
-        mend = "try again later" if count <= self._most else "submit fewer at once"
+        fix = "try again later" if count <= self._most else "submit fewer at once"
         return ServerFullError(
             f"{count} requests do not fit into the queue, where {len(self._waiting)} of"
-            f" at most {self._most} are waiting, so none was accepted; {mend}, or raise"
+            f" at most {self._most} are waiting, so none was accepted; {fix}, or raise"
             " max_waiting of eb.Server"
         )
 

@@ -25,16 +25,16 @@ from edbatch.cell.jaxpr import (
     JaxprEqn,
     Var,
     as_body,
-    asks_for_nothing,
     generator_of,
     groups_text,
     has_rule_of_jvp,
     is_of_jax,
+    is_unspecified,
     literal_value,
     name_of,
     parameters_of,
-    surroundings_of,
     tangents_of,
+    trace_context_of,
     type_text,
 )
 
@@ -110,7 +110,7 @@ class Content:
             self._write("groups", groups.encode())
         elif (body := as_body(value)) is not None:
             self.put_body(body)
-        elif asks_for_nothing(value):
+        elif is_unspecified(value):
             self._write("nothing", b"")
         else:
             self._put_record(value)
@@ -137,7 +137,7 @@ class Content:
     def _put_equation(self, eqn: JaxprEqn, number: dict[Var, int]) -> None:
         if not is_of_jax(eqn) or eqn.effects:
             raise UnknownContentError(f"the operation {eqn}")
-        surroundings = surroundings_of(eqn)
+        surroundings = trace_context_of(eqn)
         if surroundings is None:
             raise UnknownContentError(f"where {name_of(eqn)} runs")
         self._write("equation", name_of(eqn).encode())

@@ -109,7 +109,7 @@ class WaveRunner(InFlight):
         return self.execution.unknown_types(self.tape.node_type[first:last])
 
     def hold(self, run: InstanceRun) -> None:
-        """Keeps an instance's nodes out of waves, until `let_go`.
+        """Keeps an instance's nodes out of waves, until `release_held`.
 
         Args:
             run: The instance.
@@ -122,7 +122,7 @@ class WaveRunner(InFlight):
         """Stops holding an instance that has ended; `tidy` drops its nodes."""
         self._aside.discard(run.number)
 
-    def let_go(self, runs: Iterable[InstanceRun]) -> None:
+    def release_held(self, runs: Iterable[InstanceRun]) -> None:
         """Lets waves run the nodes of instances.
 
         Args:

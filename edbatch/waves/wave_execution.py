@@ -302,7 +302,7 @@ class WaveExecution:
             )
         )
 
-    def is_planned_anew(self, found: NextProgram) -> bool:
+    def is_outdated(self, found: NextProgram) -> bool:
         """Returns whether the model's sizes changed since a program was planned."""
         return not self._sizes.are(found.instead_of)
 

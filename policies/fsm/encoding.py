@@ -57,13 +57,13 @@ def encoding_id(encoding: str) -> int:
     return ENCODINGS.index(encoding)
 
 
-def may_encode(encoding: str, sequence: Sequence[int]) -> bool:
+def is_possible_encoding(encoding: str, sequence: Sequence[int]) -> bool:
     """Returns whether a sequence of symbols is the encoding of some frontier.
 
     Example:
-        >>> may_encode("base", [0, 2]), may_encode("base", [2, 0])
+        >>> is_possible_encoding("base", [0, 2]), is_possible_encoding("base", [2, 0])
         (True, False)
-        >>> may_encode("max", [2, 0, 2]), may_encode("sort", [2, 0])
+        >>> is_possible_encoding("max", [2, 0, 2]), is_possible_encoding("sort", [2, 0])
         (True, True)
     """
     present = list(sequence)

@@ -29,7 +29,7 @@ from edbatch.policies.files.json_file import (
     read_types,
     type_entry,
 )
-from edbatch.policies.fsm.encoding import encoding_id, may_encode
+from edbatch.policies.fsm.encoding import encoding_id, is_possible_encoding
 from edbatch.policies.fsm.machine_state import MachineState, type_labels
 from edbatch.policies.fsm.state_index import StateIndex, index_sequences
 from edbatch.policies.fsm.table_run import NO_TYPE, Binding, run_table
@@ -271,7 +271,7 @@ def check_record(
             "there are 'states' but 'training' says that it only follows greedy"
         )
     made = record.encoding
-    if made == "fall" and (record.follows_greedy or record.has_found_nothing):
+    if made == "fall" and (record.follows_greedy or record.has_no_result):
         made = GREEDY_ENCODING
     if encoding != made:
         raise ValueError(
@@ -296,7 +296,7 @@ def check_states(encoding: str, states: Sequence[MachineState]) -> None:
             raise ValueError(f"state {k} repeats the frontier of another")
         if state.action not in frontier:
             raise ValueError(f"state {k} has an action that is not on its frontier")
-        if not may_encode(encoding, frontier):
+        if not is_possible_encoding(encoding, frontier):
             raise ValueError(
                 f"state {k} has a frontier that the encoding {encoding!r} cannot"
                 " produce"

@@ -103,7 +103,7 @@ class TrainingRecord:
         return self.stopped == "greedy" or self.worse_than_greedy
 
     @property
-    def has_found_nothing(self) -> bool:
+    def has_no_result(self) -> bool:
         """Whether training was interrupted before it evaluated a table."""
         return self.stopped == "interrupted" and not self.curve
 

@@ -15,8 +15,8 @@ from edbatch.schedule.serving.kernels import (
     Requests,
     Rules,
     View,
+    end_wave,
     look,
-    look_at_door,
     run_batch,
     settle,
     wait,
@@ -63,7 +63,7 @@ def serve_all(
         if chosen == WAIT:
             wait(library, rules, requests)
         elif chosen == LOOK:
-            look_at_door(library, rules, requests)
+            end_wave(library, rules, requests)
         else:
             run_batch(library, rules, requests, chosen, max_rows)
     return True

@@ -111,7 +111,7 @@ class Validation:
     Attributes:
         task: The task of the training.
         traces: The requests.
-        everyone: All heuristics.
+        all_heuristics: All heuristics.
         heuristics: The heuristics that are among the best on some trace.
         best: The objective of the best heuristic on each trace.
         scale_ms: The unit of time of policies: about a latency.
@@ -121,8 +121,8 @@ class Validation:
         self._began = time.perf_counter()
         self.task = task
         self.traces = [each for s in _VALIDATION_SEEDS for each in task.traces(s)]
-        self.everyone = serving_heuristics(task.library)
-        self.heuristics = best_few(task, self.everyone, self.traces)
+        self.all_heuristics = serving_heuristics(task.library)
+        self.heuristics = best_few(task, self.all_heuristics, self.traces)
         self._names, self.best = best_values(task, self.heuristics, self.traces)
         deadline_ms = task.objective.deadline_ms
         latency_ms = float(np.median(self.best))

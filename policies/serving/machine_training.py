@@ -124,7 +124,7 @@ def train_serving_machine(
     found = _machine(task, heuristic, ENCODINGS[0], validation.scale_ms, {})
     least = validation.loss(found)
     lessons = [
-        _lesson(validation, heuristic, kind)
+        _learning_settings(validation, heuristic, kind)
         for kind, most in enumerate(MOST_TYPES)
         if library.num_types <= most
     ]
@@ -157,12 +157,12 @@ def _start(validation: Validation) -> ServingHeuristic:
     """Returns the best heuristic, over all rates, of those with continuous batching."""
     joining = [each for each in validation.heuristics if each.admission.is_continuous]
     if not joining:
-        joining = [each for each in validation.everyone if each.wave > 1]
+        joining = [each for each in validation.all_heuristics if each.wave > 1]
         joining = [each for each in joining if each.admission.is_continuous]
     return best_of(validation.task, joining, validation.traces)
 
 
-def _lesson(
+def _learning_settings(
     validation: Validation, heuristic: ServingHeuristic, encoding: int
 ) -> Learning:
     """Returns the settings of learning with an encoding."""

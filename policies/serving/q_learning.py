@@ -40,8 +40,8 @@ from edbatch.schedule.serving.kernels import (
     Requests,
     Rules,
     View,
+    end_wave,
     look,
-    look_at_door,
     run_batch,
     settle,
     wait,
@@ -220,7 +220,7 @@ def play(
     steps = 0
     before, then = 0.0, 0.0
     while settle(library, rules, requests):
-        suffered = _suffered(requests, learning, sums)
+        suffered = _total_cost(requests, learning, sums)
         if steps:
             _note(episode, steps - 1, suffered - before, clock[NOW] - then, learning)
         if clock[NOW] > learning.give_up_ms or steps == len(episode.state):
@@ -237,7 +237,7 @@ def play(
         if row >= 0:
             table.usual[row] = _action(chosen, num_types)
             if next_uniform(stream) < learning.epsilon:
-                chosen = _by_chance(view, batches, stream)
+                chosen = _random_decision(view, batches, stream)
                 own = False
             else:
                 best = best_action(table, row, learning.trusted, learning.errors)
@@ -251,11 +251,11 @@ def play(
         if chosen == WAIT:
             wait(library, rules, requests)
         elif chosen == LOOK:
-            look_at_door(library, rules, requests)
+            end_wave(library, rules, requests)
         else:
             run_batch(library, rules, requests, chosen, learning.max_rows)
     if steps:
-        suffered = _suffered(requests, learning, sums)
+        suffered = _total_cost(requests, learning, sums)
         _note(episode, steps - 1, suffered - before, clock[NOW] - then, learning)
     return steps
 
@@ -278,7 +278,7 @@ def _decision(action, num_types):
 
 
 @kernel
-def _by_chance(view, batches, stream):
+def _random_decision(view, batches, stream):
     """Draws one of the allowed decisions."""
     allowed = 1
     for t in range(len(view.waiting)):
@@ -293,7 +293,7 @@ def _by_chance(view, batches, stream):
 
 
 @kernel
-def _suffered(requests, learning, sums):
+def _total_cost(requests, learning, sums):
     """Returns the total cost of all requests so far.
 
     `sums` contains the numbers of arrivals and of answers seen so far; for requests in

@@ -11,7 +11,7 @@ from edbatch.benchmark.measure import (
     FirstRuns,
     Reference,
     alternate,
-    little_garbage,
+    gc_frozen,
     noise_percent,
     ratio,
     typical,
@@ -192,7 +192,7 @@ def test_a_product_is_measured():
 
 def test_what_is_there_is_hidden_from_the_collector_meanwhile():
     frozen = gc.get_freeze_count()
-    with little_garbage():
+    with gc_frozen():
         assert gc.get_freeze_count() > frozen
     assert gc.get_freeze_count() == 0
     gc.freeze()  # as the conftest does before each test file

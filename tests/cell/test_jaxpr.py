@@ -30,7 +30,6 @@ from edbatch.cell import primitives
 from edbatch.cell.cell_graph import Inliner
 from edbatch.cell.jaxpr import (
     as_function,
-    asks_for_zeros,
     body_of,
     called_body,
     equation_key,
@@ -48,6 +47,7 @@ from edbatch.cell.jaxpr import (
     reverse_only_identity,
     rewire,
     shape_of,
+    takes_symbolic_zeros,
     trace,
 )
 from edbatch.compilation import use_compilation_cache
@@ -508,7 +508,7 @@ def test_a_rule_says_whether_it_asks_for_zeros(asks):
         symbolic_zeros=asks,
     )
     [eqn] = jax.make_jaxpr(function)(jnp.ones(2)).eqns
-    assert asks_for_zeros(eqn) == asks
+    assert takes_symbolic_zeros(eqn) == asks
 
 
 @pytest.mark.parametrize(

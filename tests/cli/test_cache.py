@@ -43,7 +43,7 @@ def test_a_folder_that_cannot_be_used_is_noted(edbatch, folder):
     options = "run --workload tree-lstm --samples 2 --batch-size 2 --hidden 4"
     result = edbatch(*options.split())
     assert result.exit_code == 0
-    assert "Note: programs are compiled anew" in result.stderr
+    assert "Note: programs are compiled again" in result.stderr
 
 
 def test_jaxs_own_setting_is_respected(edbatch, folder, tmp_path):
@@ -91,14 +91,14 @@ def test_a_broken_link_is_told(edbatch, folder, tmp_path, target):
     folder.symlink_to(tmp_path / target)
     result = edbatch("cache")
     assert result.exit_code == 0
-    assert "a link that leads nowhere; mend" in " ".join(result.stderr.split())
+    assert "is a broken link; fix the link" in " ".join(result.stderr.split())
 
 
 def test_a_file_in_place_of_the_folder_is_told(edbatch, folder):
     folder.write_text("a file")
     result = edbatch("cache")
     assert result.exit_code == 0
-    assert "which is no folder that can be written" in " ".join(result.stderr.split())
+    assert "which is not a writable folder" in " ".join(result.stderr.split())
 
 
 def test_a_folder_that_cannot_be_used(edbatch, assert_fails, folder, tmp_path):
@@ -106,11 +106,13 @@ def test_a_folder_that_cannot_be_used(edbatch, assert_fails, folder, tmp_path):
     assert not folder.exists()
     folder.write_text("a file")
     assert json.loads(edbatch("cache", "--json").stdout)["usable"] is False
-    assert_fails(r"no folder .* set EDBATCH_CACHE_DIR .*nothing is", "cache", "--clear")
+    assert_fails(
+        r"not a writable folder; set EDBATCH_CACHE_DIR .*nothing is", "cache", "--clear"
+    )
     jax.config.update("jax_compilation_cache_dir", str(folder / "below"))
     found = edbatch("cache")
     told = " ".join(found.stderr.split())
-    assert "which cannot be made, since" in told and found.exit_code == 0
+    assert "which cannot be made, because" in told and found.exit_code == 0
     assert "set JAX_COMPILATION_CACHE_DIR to a folder" in told
     assert folder.read_text() == "a file"
 

@@ -54,10 +54,13 @@ def test_a_checkpoint_is_not_replaced_without_a_word(
     with monkeypatch.context() as patch:
         press_ctrl_c_at_trial(patch, 1)
         first = edbatch(*LATTICES, "--out", out)
-    assert first.exit_code == 130 and "anew" not in first.stderr
+    assert first.exit_code == 130 and "from the beginning" not in first.stderr
     again = edbatch(*LATTICES, "--out", out)
     assert again.exit_code == 0
-    note = "starts anew, and .*lattice.json.checkpoint, .* with --resume it would go on"
+    note = (
+        "starts from the beginning and will replace .*lattice.json.checkpoint, .* with"
+        " --resume it would continue"
+    )
     assert re.search(note, again.stderr)
 
 
@@ -143,7 +146,7 @@ def test_what_is_wrong_with_a_checkpoint_is_said(
     wrong = (
         ("but 'seed' is 5 now and was 0", "--seed", 5),
         ("but 'encoding' is 'sort' now and was 'fall'", "--encoding", "sort"),
-        ("minibatches .* other", "--batch-size", 5),
+        ("minibatches .* have changed", "--batch-size", 5),
     )
     for message, name, value in wrong:
         assert_fails(message, *LATTICES, *resume, name, value)

@@ -8,8 +8,8 @@ import pytest
 
 from edbatch.cli import kernel_process
 from edbatch.cli.kernel_process import (
+    background_compilation,
     plan_once,
-    planning_compiled_beside,
     wait_for,
 )
 
@@ -21,7 +21,7 @@ print(kernel_process._is_compiled())
 
 def test_no_process_is_started_where_the_loops_are_compiled():
     plan_once()
-    with planning_compiled_beside() as process:
+    with background_compilation() as process:
         assert process is None
 
 
@@ -41,7 +41,7 @@ def test_an_empty_cache_has_no_loops(tmp_path, off, compiled):
 def test_the_process_ends_with_the_command(monkeypatch):
     monkeypatch.setattr(kernel_process, "_is_compiled", lambda: False)
     monkeypatch.setattr(kernel_process, "_CODE", "import time; time.sleep(600)")
-    with pytest.raises(KeyboardInterrupt), planning_compiled_beside() as process:
+    with pytest.raises(KeyboardInterrupt), background_compilation() as process:
         assert process.poll() is None
         raise KeyboardInterrupt
     assert process.returncode is not None
@@ -50,7 +50,7 @@ def test_the_process_ends_with_the_command(monkeypatch):
 def test_without_another_process_planning_compiles(monkeypatch):
     monkeypatch.setattr(kernel_process, "_is_compiled", lambda: False)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with planning_compiled_beside() as process:
+    with background_compilation() as process:
         assert process is None
 
 
@@ -72,5 +72,5 @@ def test_whoever_waits_plans_meanwhile(left, monkeypatch):
 
 def test_the_process_plans(monkeypatch):
     monkeypatch.setattr(kernel_process, "_is_compiled", lambda: False)
-    with planning_compiled_beside() as process:
+    with background_compilation() as process:
         assert process.wait(timeout=300) == 0

@@ -162,7 +162,7 @@ def test_too_little_memory_is_told(assert_fails, monkeypatch, error, shown) -> N
         raise error
 
     monkeypatch.setattr("edbatch.cli.task.load_task", raises)
-    told = f"more memory than there is{re.escape(shown)}; ask for less, such as"
+    told = f"Error: out of memory{re.escape(shown)}; use a smaller --hidden"
     assert_fails(told, "explain", "--workload", "tree-lstm")
 
 

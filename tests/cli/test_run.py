@@ -279,7 +279,7 @@ def test_a_word_list_is_one_of_the_data(edbatch, name: str, tmp_path: Path) -> N
 def test_without_a_word_list(assert_fails, tmp_path: Path) -> None:
     file = tmp_path / "a.conll"
     file.write_text("a O\n")
-    message = "lattices need a word list beside the files of characters"
+    message = "lattices need a word list in addition to the files of characters"
     assert_fails(message, "run", "--workload", "lattice-lstm", "--data", file)
 
 

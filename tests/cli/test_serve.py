@@ -178,7 +178,7 @@ def test_options_that_do_not_fit(assert_fails, tmp_path, monkeypatch):
         ((*tree, "--params", "a.npz", "--seed", 4), "those of --params are not drawn"),
         (("serve", "--model", "a:b", "--hidden", 4), "service of --model decides it"),
     ):
-        assert_fails(f"is of random parameters, but .*{text}", *own, *free)
+        assert_fails(f"applies to random parameters only, but .*{text}", *own, *free)
     assert_fails("did you mean 'debug'", *tree, "--log-level", "debugg")
     assert_fails("max_depth|max-depth", *tree, "--max-depth", 1000)
     assert_fails("did you mean 'tree-lstm'", "serve", "--workload", "tree-lstn", *free)
@@ -206,6 +206,6 @@ def test_a_warm_up_that_fails_ends_the_command(tmp_path):
     )
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
-        "Error: the warm-up by the examples failed: the model does not take this input:"
+        "Error: the warm-up by the examples failed: the model rejected this input:"
         " ValueError: told to fail (for instance 0 of the sample)"
     )

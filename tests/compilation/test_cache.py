@@ -116,7 +116,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 @pytest.mark.parametrize("address", ["gs://bucket/programs", Path("s3://programs")])
 def test_an_address_is_no_folder(address, tmp_path, monkeypatch, restored):
     monkeypatch.chdir(tmp_path)
-    with pytest.warns(UserWarning, match=r"cannot be written: it is an address"):
+    with pytest.warns(UserWarning, match=r"cannot be written: it is a URL"):
         assert eb.use_compilation_cache(address) is None
     assert list(tmp_path.iterdir()) == [], "no folder of this name is made"
 
@@ -124,7 +124,9 @@ def test_an_address_is_no_folder(address, tmp_path, monkeypatch, restored):
 def test_a_folder_that_is_a_file(tmp_path, restored):
     file = tmp_path / "file"
     file.write_text("")
-    with pytest.warns(UserWarning, match=r"compiled anew .* cannot be written: .*name"):
+    with pytest.warns(
+        UserWarning, match=r"compiled again .* cannot be written: .*name"
+    ):
         assert eb.use_compilation_cache(file / "below") is None
     lines, stderr = run(file)
     assert lines["folder"] == "None" and lines["cached"].startswith("False")

@@ -94,7 +94,8 @@ def test_each_signature_has_its_programs(auto, batched):
         function(PARAMS, plan)
     assert seen == ["coarse", "coarse"]
     *_, last = records_of(function.__qualname__)
-    assert "rows of arenas of plan is {" in last.reason and " and was {" in last.reason
+    assert "rows of arenas of plan changed from {" in last.reason
+    assert "} to {" in last.reason
 
 
 def test_fine_only(batched, plan):

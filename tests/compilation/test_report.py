@@ -92,12 +92,12 @@ def test_a_report_counts_and_prints():
 def test_what_is_new_is_told_beside_the_most_similar_call():
     assert difference({"x": "a"}, []) == "it is the first call"
     known = [{"x": "a", "y": "b"}, {"x": "c", "y": "d"}]
-    assert difference({"x": "c", "y": "e"}, known) == "y is e and was d"
-    assert difference({"x": "c"}, known) == "y is no more"
+    assert difference({"x": "c", "y": "e"}, known) == "y changed from d to e"
+    assert difference({"x": "c"}, known) == "y was removed"
     assert difference({"x": "c", "y": "d", "z": "f"}, known) == "z is new"
     many = {f"{k}": "new" for k in range(5)}
     found = difference(many, [dict.fromkeys(many, "old")])
-    assert found.endswith("; and 2 more") and found.count("was old") == 3
+    assert found.endswith("; and 2 more") and found.count("from old to new") == 3
 
 
 def test_the_names_of_arguments_are_told():
@@ -105,12 +105,12 @@ def test_the_names_of_arguments_are_told():
     function(jnp.ones(3), scale=jnp.ones(3))
     function(jnp.ones(3), scale=2.0)
     *_, last = eb.compile_report()
-    assert last.reason == "scale is float32[] (weak) and was float32[3]"
+    assert last.reason == "scale changed from float32[3] to float32[] (weak)"
     static = eb.jit(lambda x, n: x * n, static_argnames="n")
     static(1.0, 2)
     static(1.0, 3)
     *_, last = eb.compile_report()
-    assert last.reason == "n is 3 and was 2"
+    assert last.reason == "n changed from 2 to 3"
 
 
 def test_long_compilations_get_a_line_in_the_log(monkeypatch, caplog):

@@ -169,7 +169,7 @@ def test_other_derivatives_do_not_wait_for_their_fine_program(
     new = {each.tier: each for each in added}  # two threads add them, in any order
     assert len(added) == len(new) == 2
     assert [new[tier].background for tier in ("fine", "coarse")] == [True, False]
-    assert new["coarse"].reason.startswith("cotangents[1] is no more") or (
+    assert new["coarse"].reason.startswith("cotangents[1] was removed") or (
         "of outputs [0] by inputs" in new["coarse"].reason
     )
     # More runs if it was compiled before the third call.

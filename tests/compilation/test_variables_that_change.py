@@ -178,7 +178,7 @@ def test_a_plan_that_is_returned_is_the_one_that_was_given(auto, batched, plan, 
 
 
 def test_traces_under_settings_leave_fresh_ones_fresh(plan):
-    """Plans keep a number from `run_afresh`; others get one only during the trace."""
+    """Plans keep a number of `with_fresh_trace`; others only get one in the trace."""
     found = run_numbered(lambda one, other: ((one.trace, other.trace), one, other), 7)
     seen, one, other = found(plan, plan.in_trace(3))
     assert seen == (7, 3) and (one.trace, other.trace) == (0, 3)

@@ -44,7 +44,7 @@ def test_a_file_beside_itself_gzipped(folder: Path, name: str) -> None:
     with pytest.raises(
         DataError,
         match=rf"b\.ptb: a folder must hold a file once, plain or gzipped; found it "
-        rf"beside '{re.escape(name)}'; usually .*; remove one of the two$",
+        rf"together with '{re.escape(name)}'; usually .*; remove one of the two$",
     ):
         expand_paths(folder, SUFFIXES)
     both = [folder / "b.ptb", folder / name]  # naming both reads both

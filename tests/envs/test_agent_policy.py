@@ -214,7 +214,8 @@ def test_an_agent_for_another_number_of_types_is_refused():
     agent.observation_space = BatchingEnv().observation_space
     assert AgentPolicy(agent, GRAPH.type_keys).type_keys == GRAPH.type_keys
     with pytest.raises(
-        PolicyError, match=r"of shape \(2, 3\) for 2 types but this agent takes \(3, 3"
+        PolicyError,
+        match=r"have shape \(2, 3\) for 2 types but this agent takes \(3, 3",
     ):
         AgentPolicy(agent, GRAPH.type_keys[:2])
 

@@ -291,7 +291,7 @@ def test_other_options_of_reset(options, message):
         ({"sampler": lambda rng: None}, "what a sampler returns is the structure of a"),
         (
             {"type_keys": 3},
-            "type_keys of an environment must be a list, .* but this is 3, of",
+            "type_keys of an environment must be a list or .* but this is 3, of",
         ),
         (
             {"type_keys": ("a",)},

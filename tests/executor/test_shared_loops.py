@@ -296,7 +296,7 @@ def test_many_types_with_parameters_of_other_shapes_are_warned_of_once():
         own.plan([state, state])
     [message] = [str(each.message) for each in found]
     assert (
-        "cell 'bottleneck' has 8 types, of which many read" in message
+        "cell 'bottleneck' has 8 types, many of which read" in message
     )  # and an external input's
 
 

@@ -128,7 +128,7 @@ def test_answers_may_be_of_any_set_that_was_current_meanwhile(clients):
     for number, of in ((0, 1), (1, 0)):
         answer = Answer(number, ANSWERED, 0.0, expected[of][0])
         server.sendall(pack_answer(answer))
-    clients.receive(lambda: clients.on_their_way == 1, 10.0)
+    clients.receive(lambda: clients.in_flight_now == 1, 10.0)
     assert clients.outcomes.ended == {(GOOD, "answered"): 1, (GOOD, "wrong answer"): 1}
     assert not clients.receive(clients.all_ended, 0.05)
     assert clients.outcomes.lost == 1
@@ -144,8 +144,8 @@ def test_clients_cancel_and_hang_up(clients):
     clients.send(HUNG_UP, 2, 0.0, 0.01)
     connection, _ = door.accept()
     with connection:
-        assert not clients.none_hangs_up()
-        assert clients.receive(clients.none_hangs_up, 10.0)
+        assert not clients.no_hang_ups_pending()
+        assert clients.receive(clients.no_hang_ups_pending, 10.0)
         assert FAULT.unpack(connection.recv(100)) == (1, KINDS.index(HUNG_UP), 2)
         assert connection.recv(1) == b""
     found = [FAULT.unpack(server.recv(FAULT.size)) for _ in range(2)]

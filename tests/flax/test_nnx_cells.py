@@ -203,7 +203,7 @@ def test_state_that_is_only_read():
                 nnx.state(nnx.BatchNorm(4, rngs=nnx.Rngs(0)))
                 | {"more": nnx.Param(jnp.ones(4))}
             ),
-            "a state with more, which this one has not",
+            "a state with more, which this module does not have",
         ),
     ],
 )

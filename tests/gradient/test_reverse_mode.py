@@ -14,7 +14,7 @@ from edbatch.gradient.reverse_mode import reverse_only
 TREES = [((0, 1), 2), (3, 4), 0]
 RULE = (
     "a batched function has derivatives in reverse mode only, by jax.grad, .* jax.jacr"
-    "ev, but this asks for forward mode, as .*; use one of the former, or different"
+    "ev, but this is forward mode, as in .*; use one of the reverse-mode functions, or"
 )
 
 
@@ -142,7 +142,7 @@ def test_a_cell_that_has_no_derivative_is_named(wrap, tier):
         with pytest.raises(
             eb.CellError,
             match=r"cell 'repeated' \(test_reverse_mode\.py:\d+\) cannot be differen"
-            r"tiated: ValueError: Reverse-mode .*while_loop.*; a gradient needs",
+            r"tiated: ValueError: Reverse-mode .*while_loop.*; use only operations",
         ):
             slope(jnp.float32(2))
 

@@ -365,7 +365,7 @@ def test_a_cell_of_parameters_alone_is_refused():
     batched = eb.batch(model)
     found = batched(PARAMS, INSTANCES)
     np.testing.assert_allclose(found[0], model(PARAMS, INSTANCES[0]), rtol=1e-6)
-    with pytest.raises(eb.CellError, match="'start' takes parameters alone"):
+    with pytest.raises(eb.CellError, match="'start' takes only parameters"):
         jax.grad(lambda p: sum(map(jnp.sum, batched(p, INSTANCES))))(PARAMS)
 
 

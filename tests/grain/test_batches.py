@@ -276,12 +276,12 @@ def test_errors(params):
     batched = new_batched(params)
     record, plan = eb.grain.RecordBatch(batched, 1), eb.grain.PlanBatch(batched)
     for call, message in (
-        (lambda: eb.grain.RecordBatch(encode), "RecordBatch is what eb.batch, or its"),
-        (lambda: eb.grain.PlanBatch(encode), "PlanBatch is what eb.batch, or its"),
+        (lambda: eb.grain.RecordBatch(encode), "RecordBatch takes a function made by"),
+        (lambda: eb.grain.PlanBatch(encode), "PlanBatch takes a function made by"),
         (lambda: eb.grain.RecordBatch(batched, 0), "pad_to of RecordBatch is a whole"),
         (lambda: eb.grain.RecordBatch(batched, instance=3), "instance of RecordBatch"),
         (lambda: record([]), "a batch needs at least one element but is empty"),
-        (lambda: record(5), "a batch must be a list, or anything else to iterate"),
+        (lambda: record(5), "a batch must be a list or another iterable of which"),
         (lambda: plan([1, 2]), "PlanBatch takes what RecordBatch returned but this"),
         (lambda: plan(record([1, 2])), "pads results to 1 rows but a batch has 2 inst"),
     ):

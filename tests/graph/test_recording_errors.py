@@ -305,7 +305,9 @@ def mask_by_name(one, *others, mask):
 
 def test_masks_come_behind_what_is_passed_by_position():
     vectors = [np.ones(2, np.float32)]
-    text = "called with 2 arguments by position .* stands where 'one_mask' does"
+    text = (
+        "called with 2 arguments by position .* takes the place of the mask 'one_mask'"
+    )
     with pytest.raises(eb.CellError, match=text):
         record_one(lambda params, x: masks_in_between(x, x), vectors)
     with pytest.raises(eb.CellError, match=text):
@@ -382,5 +384,5 @@ class Scaler:
 
 
 def test_a_cell_is_no_method():
-    with pytest.raises(eb.CellError, match="no object is passed as 'self': define it"):
+    with pytest.raises(eb.CellError, match="a cell cannot be a method: define it"):
         eb.batch(Scaler())(None, [1.0])

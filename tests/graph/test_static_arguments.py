@@ -188,7 +188,7 @@ def test_numbers_of_many_values_are_warned_of_once(kind):
     assert (
         f"16 different numbers as 'times' ({kind(0)}, {kind(1)}, {kind(2)}" in message
     )
-    assert "leave a number that the cell computes with out of static=" in message
+    assert "leave numbers that the cell computes with out of static=" in message
 
 
 def test_few_numbers_and_flags_are_not_warned_of():

@@ -100,9 +100,12 @@ def test_transformed_functions_have_no_values_in_a_batched_model(transform):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda x: (each for each in [x]), "received a generator .*make a list of it"),
-        (lambda x: {1.0}, "received a set .*make a list of it"),
-        (lambda x: {"x": x}.values(), "received a dict_values .*make a list of it"),
+        (
+            lambda x: (each for each in [x]),
+            "received a generator .*convert it to a list",
+        ),
+        (lambda x: {1.0}, "received a set .*convert it to a list"),
+        (lambda x: {"x": x}.values(), "received a dict_values .*convert it to a list"),
         (lambda x: [x, "name"], "received a str .*leave it out"),
         (lambda x: (x, object()), "received a object .*leave it out"),
     ],

@@ -556,7 +556,7 @@ def test_fields_may_be_named_as_parts_of_a_schema():
 def test_very_many_errors_are_counted_and_not_described():
     contract = Contract(Service(model, input=dict[str, int]), 9)
     wrong = b",".join([b'"%d": []' % k for k in range(100_000)])
-    with pytest.raises(Refusal, match=r"schema in 100,000 places, too many to tell"):
+    with pytest.raises(Refusal, match=r"schema in 100,000 places, too many to list"):
         contract.read(b'{"input": {%b}}' % wrong)
 
 

@@ -223,7 +223,7 @@ def test_there_are_fewer_connections_than_files():
         (
             b"\x16\x03\x01 of TLS",
             400,
-            [("no HTTP request", "127.0.0.1", "illegal request line")],
+            [("not an HTTP request", "127.0.0.1", "illegal request line")],
         ),
     ],
 )
@@ -280,7 +280,7 @@ def test_where_no_file_is_left_one_line_says_so(caplog):
     with caplog.at_level(logging.WARNING):
         asyncio.run(main())
     told = [(each.name, each.getMessage()) for each in caplog.records]
-    full = (LOG.name, "no file is left for more connections")
+    full = (LOG.name, "no file descriptor is left for more connections")
     assert told == [full, ("asyncio", "another")]
 
 

@@ -44,7 +44,9 @@ def test_answers_as_json():
     found = as_json({1: Found(np.float32([[0.5]]), (None, True)), "b": np.int32(3)})
     assert found == {"1": {"score": [[0.5]], "words": [None, True]}, "b": 3}
     assert json.dumps(found)
-    with pytest.raises(ServiceError, match="no form in JSON; give the service"):
+    with pytest.raises(
+        ServiceError, match="cannot be written as JSON; give the service"
+    ):
         as_json([object()])
 
 
@@ -74,7 +76,9 @@ def test_any_type_that_is_checked_will_do():
     anything = Contract(Service(plain), 64)
     assert anything.read(b'{"input": {"a": [1]}}').instance == {"a": [1]}
     for field in ("input", "output"):
-        with pytest.raises(ServiceError, match=f"{field} of the service is no type"):
+        with pytest.raises(
+            ServiceError, match=f"make a schema of {field} of the service"
+        ):
             Contract(Service(plain, **{field: np.ndarray}), 64)
 
 
@@ -99,9 +103,9 @@ def test_errors_of_the_model_are_told_from_those_of_the_server():
         (InputError(ValueError("a\nb")), 422, "input: ValueError: a"),
         (eb.RecordingError("too large"), 422, "too large"),
         (DeadlineError("late"), 504, "late"),
-        (eb.ServerFullError("full"), 429, "send it again later"),
+        (eb.ServerFullError("full"), 429, "send the request again later"),
         (eb.ServerClosedError("closed"), 503, "shutting down"),
-        (MemoryError("SECRET"), 500, "log says more"),
+        (MemoryError("SECRET"), 500, "see the server's log"),
     )
     for error, status, text in cases:
         refusal = refusal_of(error)

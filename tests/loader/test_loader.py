@@ -309,7 +309,7 @@ def test_a_second_loop_ends_the_first(batched, recordings):
     next(first)
     second = iter(loader)
     assert next(second).step == 1
-    with pytest.raises(eb.LoaderError, match="one loop at a time runs over a loader"):
+    with pytest.raises(eb.LoaderError, match="only one loop at a time can run over"):
         next(first)
     second.close()
 

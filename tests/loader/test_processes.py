@@ -208,7 +208,9 @@ def test_a_second_loop_ends_the_first(params):
         next(first)
         second = iter(loader)
         assert next(second).step == 1
-        with pytest.raises(eb.LoaderError, match="one loop at a time runs over"):
+        with pytest.raises(
+            eb.LoaderError, match="only one loop at a time can run over"
+        ):
             next(first)
         assert [item.step for item in second] == [2, 3]
         third = iter(loader)

@@ -55,7 +55,7 @@ def test_what_a_subset_may_be(subset):
         ([0, 5], r"0 or more and below 5, but this one has 5; leaves are numbered"),
         ([2, -1], r"0 or more and below 5, but this one has -1;"),
         ([2**40], r"has 1099511627776;"),
-        ([1, 2, 1], r"each of its leaves once but this one has 1 twice; give a set"),
+        ([1, 2, 1], r"must not repeat a leaf, but this one has 1 twice; give a set"),
         ([1.0, 2.0], r"whole numbers, but this one is \[1.0, 2.0\];"),
         ([True, False], r"this one is \[True, False\]; of a mask, give np.flatnonzero"),
         ([[1, 2], [3, 4]], r"a subset is a sequence of leaves"),
@@ -77,7 +77,7 @@ def test_a_wrong_subset_is_named(subset, text):
 
 
 def test_a_wrong_number_of_leaves():
-    with pytest.raises(PlanError, match="0 leaves or more but is to have -2; give"):
+    with pytest.raises(PlanError, match="must be 0 or more but is -2; give"):
         PQTree(-2)
     with pytest.raises(TypeError, match="integer"):
         PQTree(2.0)
@@ -173,7 +173,7 @@ ROOT, GROUP, CHAIN, FREED, TOP = 8, 10, 12, 11, -1  # rows of its nodes
                 (GROUP, nodes.PARENT, nodes.NONE),
                 (CHAIN, nodes.LAST, 3),
             ],
-            "row 2 hangs in one place",
+            "row 2 has one parent",
         ),
         (
             [

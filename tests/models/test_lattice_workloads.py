@@ -66,13 +66,15 @@ def test_the_word_list_is_an_option(name: str, tmp_path: Path) -> None:
     [
         (
             {"a.conll": CHARACTERS},
-            "lattices need a word list beside the files of characters; found none "
-            r"among .*a\.conll; usually its path was left out; name a file with a word",
+            "lattices need a word list in addition to the files of characters; found "
+            r"none among .*a\.conll; usually its path was left out; name a file with a"
+            " word",
         ),
         (
             {"dict.txt": WORDS},
-            "lattices need a file of characters and tags beside the word list; found "
-            r"word lists only, .*dict\.txt; usually its path was left out, or its tags",
+            "lattices need a file of characters and tags in addition to the word list;"
+            r" found word lists only, .*dict\.txt; usually its path was left out, or"
+            " its tags",
         ),
         (
             {"dict.txt": WORDS, "a.conll": "a O\nOslo B-LOC\n"},

@@ -150,8 +150,8 @@ def test_logits_that_leave_no_word(bad):
     table[0, 1] = [0.0, 0.0, -9.0, 0.0]  # finite for the first word only
     with pytest.raises(
         eb.EdbatchError,
-        match=r"goes on by words whose log-probability is finite, but after 1 words the"
-        r" logits of every hypothesis leave none; usually .*; check that parameters",
+        match=r"needs words with a finite log-probability, but after 1 words no"
+        r" hypothesis has any; usually .*; check that parameters",
     ):
         beam_search(table_step(table), 0, 1, 2, width=2, max_length=5)
 
@@ -159,7 +159,7 @@ def test_logits_that_leave_no_word(bad):
 def test_parameters_that_are_not_finite(params):
     broken = jax.tree.map(lambda array: array * np.nan, params)
     pairs = sources(2, seed=3)
-    with pytest.raises(eb.EdbatchError, match=r"after 0 words the logits of every"):
+    with pytest.raises(eb.EdbatchError, match=r"after 0 words no hypothesis has any"):
         eb.batch(beam)(broken, pairs)
 
 

@@ -28,7 +28,7 @@ def test_a_good_schedule_passes():
     [
         ({"order": ints(0, 1, 3, 2)}, "4 nodes are scheduled but the graph has 5"),
         ({"order": ints(0, 1, 3, 2, 4, 4)}, "6 nodes are scheduled"),
-        ({"order": ints(0, 1, 3, 2, 2)}, "node 2 runs not once"),
+        ({"order": ints(0, 1, 3, 2, 2)}, "node 2 does not run exactly once"),
         ({"order": ints(0, 1, 3, 2, 5)}, "there is no node 5"),
         ({"order": ints(0, 1, 3, 2, -1)}, "there is no node -1"),
         ({"order": ints(0, 1, 2, 3, 4)}, "node 2 runs in a batch of its type"),

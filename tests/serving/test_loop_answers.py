@@ -157,7 +157,7 @@ def test_many_are_taken_all_or_none():
     with HeldServer(max_waiting=4) as held:
         server = held.server
         waiting = server.submit_many([1, 2])
-        with pytest.raises(eb.ServerFullError, match="none of them was taken; try"):
+        with pytest.raises(eb.ServerFullError, match="so none was accepted; try"):
             server.submit_many([1, 2, 3])
         with pytest.raises(eb.ServerFullError, match="submit fewer at once"):
             server.submit_many(range(5))

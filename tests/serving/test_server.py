@@ -233,7 +233,7 @@ def test_a_full_queue_refuses_at_once():
         first = server.submit_nowait(0)
         started.wait(60)
         waiting = [server.submit_nowait(k) for k in range(3)]
-        with pytest.raises(eb.ServerFullError, match="3 requests wait"):
+        with pytest.raises(eb.ServerFullError, match="3 requests are waiting"):
             server.submit_nowait(4)
         go_on.set()
         assert [each.result(60).shape for each in (first, *waiting)] == [(6,)] * 4
@@ -553,7 +553,7 @@ def test_results_on_their_way_hold_no_rows(monkeypatch):
 
 def test_arguments_are_checked():
     params = make_params()
-    with pytest.raises(eb.EdbatchError, match="batched function of one device"):
+    with pytest.raises(eb.EdbatchError, match="batched function for one device"):
         eb.Server(walk, params)
     with pytest.raises(eb.EdbatchError, match="max_waiting"):
         eb.Server(eb.batch(walk), params, max_waiting=0)
@@ -602,7 +602,7 @@ def test_a_server_is_of_the_process_that_made_it(use):
                 try:
                     use(server)
                 except ServerClosedError as error:
-                    code = 7 if "a fork of" in str(error) else 2
+                    code = 7 if "was forked" in str(error) else 2
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         server.submit_nowait((2, None)).result(60)

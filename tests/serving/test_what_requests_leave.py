@@ -174,7 +174,7 @@ async def later(state):
         (lambda state: (state for _ in range(2)), "an iterator, of type generator"),
         (lambda state: map(str, [state]), "an iterator, of type map"),
         (later, "returns a coroutine, which nobody would wait for; write the model"),
-        (lambda state: {1: state, "a": state}, "the keys of a dict one type"),
+        (lambda state: {1: state, "a": state}, "use dict keys of one type"),
     ],
     ids=["data class", "slots", "set", "generator", "map", "coroutine", "keys"],
 )

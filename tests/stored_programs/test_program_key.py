@@ -267,11 +267,11 @@ OWN.def_impl(lambda x: x)
 
 
 @jax.custom_jvp
-def asks_for_zeros(x):
+def takes_symbolic_zeros(x):
     return x
 
 
-asks_for_zeros.defjvp(
+takes_symbolic_zeros.defjvp(
     lambda primals, tangents: (primals[0], tangents[0]), symbolic_zeros=True
 )
 
@@ -294,7 +294,7 @@ def policy(params, x):
     [
         lambda p, x: with_rule(x),
         lambda p, x: OWN.bind(x),
-        lambda p, x: asks_for_zeros(x),
+        lambda p, x: takes_symbolic_zeros(x),
         printed,
         called_back,
         policy,
@@ -309,7 +309,7 @@ def test_rules_of_derivatives_count_where_one_differentiates():
     def key(function, *, differentiates):
         return key_of(lambda p, x: function(x), differentiates=differentiates)
 
-    functions = halved, halved_with_slope_one, asks_for_zeros
+    functions = halved, halved_with_slope_one, takes_symbolic_zeros
     assert len({key(each, differentiates=False) for each in functions[:2]}) == 1
     found = {key(each, differentiates=yes) for each in functions for yes in (0, 1)}
     assert len(found) == 5  # two without derivatives, two with, and None

@@ -121,7 +121,7 @@ def test_a_schedule_without_what_it_reads_is_refused():
     (score_type,) = runner.pending.nodes.node_type[-1:]
     order, start = np.array([1], np.int32), np.array([0, 1], np.int32)
     schedule = Schedule(order, start, np.array([score_type], np.int32))
-    with pytest.raises(eb.PolicyError, match="before what it reads"):
+    with pytest.raises(eb.PolicyError, match="before its operands"):
         runner.launch([run], schedule=schedule)
 
 
@@ -297,7 +297,7 @@ def test_instances_stand_aside_for_some_waves(model, seed, monkeypatch):
         gone = [run for run in aside if rng.random() < 0.3 or not active]
         if rng.random() < 0.5:
             runner.take()  # nodes of instances that return may be pending already
-        runner.let_go(gone)
+        runner.release_held(gone)
         aside = [run for run in aside if run not in gone]
         active += gone
         chosen = [run for run in active if rng.random() < 0.7]

@@ -246,9 +246,7 @@ def test_recordings_and_instances_are_two_minibatches():
     batched = eb.batch(shift_reduce)
     params, sentences = make_params(), sample_words(3)
     recordings = batched.rollout(params, sentences).recordings
-    with pytest.raises(
-        eb.RecordingError, match="instances, of which none is a recording"
-    ):
+    with pytest.raises(eb.RecordingError, match="instances, none of them a recording"):
         batched(params, [*recordings, sentences[0]])
     with pytest.raises(eb.PlanError, match="two minibatches"):
         batched.rollout(params, [*recordings, sentences[0]])

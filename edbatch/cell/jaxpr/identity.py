@@ -56,7 +56,7 @@ def parameters_of(eqn: JaxprEqn) -> dict[str, Any]:
     return {name: each for name, each in eqn.params.items() if name != _RULE_OF_JVP}
 
 
-def surroundings_of(eqn: JaxprEqn) -> tuple[Any, ...] | None:
+def trace_context_of(eqn: JaxprEqn) -> tuple[Any, ...] | None:
     """Returns the settings besides parameters that decide an equation's lowering.
 
     Args:
@@ -85,7 +85,7 @@ def tangents_of(eqn: JaxprEqn) -> Body | None:
         zeros.
     """
     floats = all(is_float(each) for each in eqn.invars)
-    if not floats or asks_for_zeros(eqn):
+    if not floats or takes_symbolic_zeros(eqn):
         return None
     specs = [jax.ShapeDtypeStruct(shape_of(v), dtype_of(v)) for v in eqn.invars]
     inputs = [new_variable(each) for each in eqn.invars]
@@ -98,7 +98,7 @@ def has_rule_of_jvp(eqn: JaxprEqn) -> bool:
     return _RULE_OF_JVP in eqn.params
 
 
-def asks_for_zeros(eqn: JaxprEqn) -> bool:
+def takes_symbolic_zeros(eqn: JaxprEqn) -> bool:
     """Returns whether a differentiation rule takes symbolic zeros."""
     return bool(eqn.params["symbolic_zeros"])
 
@@ -121,7 +121,7 @@ def type_text(atom: Any) -> str | None:
     return text + ("~" if aval.weak_type else "")
 
 
-def asks_for_nothing(value: object) -> bool:
+def is_unspecified(value: object) -> bool:
     """Returns whether a parameter stands for no sharding, or for no mesh."""
     if isinstance(value, jax.sharding.Mesh | jax.sharding.AbstractMesh):
         return bool(value.empty)

@@ -187,7 +187,7 @@ def _join(library, requests, r):
 
 
 @kernel
-def look_at_door(library: Library, rules: Rules, requests: Requests) -> None:
+def end_wave(library: Library, rules: Rules, requests: Requests) -> None:
     """Ends the wave: answers requests that are done, and admits those that may join."""
     clock, count = requests.clock, requests.counts
     while count[DONE] < count[RAN]:
@@ -218,7 +218,7 @@ def settle(library: Library, rules: Rules, requests: Requests) -> bool:
     count = requests.counts
     total = len(requests.arrival_ms)
     while count[RAN] == count[JOINED]:
-        look_at_door(library, rules, requests)
+        end_wave(library, rules, requests)
         if count[JOINED] > count[RAN]:
             break
         if count[DONE] == total:
@@ -239,9 +239,9 @@ def wait(library: Library, rules: Rules, requests: Requests) -> None:
     until = requests.clock[NOW] + rules.quantum_ms
     if requests.counts[ARRIVED] < len(requests.arrival_ms):
         until = min(until, requests.arrival_ms[requests.counts[ARRIVED]])
-    look_at_door(library, rules, requests)
+    end_wave(library, rules, requests)
     advance(requests, until)
-    look_at_door(library, rules, requests)
+    end_wave(library, rules, requests)
 
 
 @kernel

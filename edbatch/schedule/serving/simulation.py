@@ -289,7 +289,7 @@ class Simulation:
 
     def look(self) -> None:
         """Ends the wave: answers requests that are done, and admits new ones."""
-        kernels.look_at_door(*self.compiled)
+        kernels.end_wave(*self.compiled)
         self._settle()
 
     def served(self) -> Served:

@@ -161,7 +161,7 @@ def test_an_unknown_cell_is_named(key):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"chunk_us": ((1.0, 2.0),)}, "2 types and 2 widths but their times are of"),
+        ({"chunk_us": ((1.0, 2.0),)}, "2 types and 2 widths but not one time for each"),
         ({"chunk_us": ((1.0,), (1.0, 2.0))}, "2 types and 2 widths but"),
         ({"batches": (1.0,)}, "2 types and 2 widths but"),
         ({"measured_widths": ()}, "2 types and 2 widths but"),
@@ -171,14 +171,14 @@ def test_an_unknown_cell_is_named(key):
         ({"widths": (1, 65_537)}, "ascending numbers of rows, from 1 to 65,536, but"),
         (
             {"types": (), "chunk_us": (), "measured_widths": (), "batches": ()},
-            "costs are those of one type or more but there is none here; calibrate",
+            "costs need at least one type but there is none; calibrate",
         ),
         (
             {"widths": (), "chunk_us": ((), ())},
             r"ascending numbers of rows, from 1 .* but are \(\); give",
         ),
-        ({"measured_widths": (2, 0)}, r"of 2 widths .* but here \(2, 0\); calibrate"),
-        ({"measured_widths": (2, 3)}, r"of 2 widths .* but here \(2, 3\); calibrate"),
+        ({"measured_widths": (2, 0)}, r"from 1 to 2 for .* but is \(2, 0\); calibrate"),
+        ({"measured_widths": (2, 3)}, r"from 1 to 2 for .* but is \(2, 3\); calibrate"),
         ({"batches": (1e13, 1.0)}, "from 0 to .* but one is 10000000000000.0; calib"),
         ({"switch_us": -1.0}, "a finite number, from 0 .* but one is -1.0; calibrate"),
         ({"call_us": math.nan}, "a finite number, from 0 .* but one is nan"),

@@ -23,7 +23,7 @@ from edbatch.policies import (
     save_policy,
 )
 from edbatch.policies.files.policy_file import parse_policy, policy_text
-from edbatch.policies.fsm.encoding import may_encode
+from edbatch.policies.fsm.encoding import is_possible_encoding
 from edbatch.policies.smooth_bound.weights import POWERS, BoundWeights
 from edbatch.schedule import check_schedule
 
@@ -57,7 +57,7 @@ def policies(draw):
     if types:
         symbols = st.lists(st.sampled_from(range(len(types))), min_size=1, max_size=5)
         for frontier in draw(st.lists(symbols.map(tuple), max_size=8)):
-            if may_encode(encoding, frontier):
+            if is_possible_encoding(encoding, frontier):
                 states[frontier] = MachineState(
                     frontier,
                     draw(st.sampled_from(frontier)),
@@ -108,9 +108,9 @@ def test_types_whose_texts_agree_are_told_apart():
             [MachineState((0,), 0), MachineState((0,), 0, visits=3)],
             "state 1 repeats the frontier of another",
         ),
-        ([MachineState((1, 0), 0)], "is never the encoding 'base' of one"),
-        ([MachineState((0,), 0, value=math.nan)], "or 'value' no finite one; mend"),
-        ([MachineState((0,), 0, value=math.inf)], "or 'value' no finite one; mend"),
+        ([MachineState((1, 0), 0)], "that the encoding 'base' cannot produce"),
+        ([MachineState((0,), 0, value=math.nan)], "or 'value' no finite one; fix that"),
+        ([MachineState((0,), 0, value=math.inf)], "or 'value' no finite one; fix that"),
         ([MachineState((0,), 0, visits=1.5)], "'visits' of state 0 is no whole number"),
         ([MachineState((0,), 0, visits=-5)], "'visits' of state 0 is negative"),
     ],
@@ -124,7 +124,9 @@ def test_a_machine_that_could_not_be_read_is_not_written(tmp_path, states, messa
 
 
 def test_a_machine_with_a_type_twice_is_not_written(tmp_path):
-    with pytest.raises(PolicyError, match="in this one type 2 repeats 'leaf/0'; mend"):
+    with pytest.raises(
+        PolicyError, match="in this one type 2 repeats 'leaf/0'; fix that"
+    ):
         StateMachine(TYPES + TYPES, "base").save(tmp_path / "policy.json")
     assert not [*tmp_path.iterdir()]
 
@@ -368,7 +370,7 @@ def test_an_odd_file_is_refused_or_works(place):
         ),
         (
             changed("states", 0, "frontier", value=["leaf/0", "leaf/0"]),
-            "state 0 has a frontier that is never the encoding 'sort' of one",
+            "state 0 has a frontier that the encoding 'sort' cannot produce",
         ),
         (changed("states", 1, value=STATE), "state 1 repeats the frontier of another"),
         (

@@ -186,7 +186,7 @@ def test_other_settings(others, message, path):
 
 
 def test_other_minibatches(path):
-    message = "those in 'graphs' are others now; sample or record the same, or start"
+    message = "those in 'graphs' have changed; sample or record the same ones, or start"
     with pytest.raises(PolicyError, match=message):
         train_policy(
             TRAIN[::-1],
@@ -197,7 +197,7 @@ def test_other_minibatches(path):
             checkpoint=path,
             resume=True,
         )
-    with pytest.raises(PolicyError, match="those in 'held_out' are others now"):
+    with pytest.raises(PolicyError, match="those in 'held_out' have changed"):
         train_policy(
             TRAIN,
             HELD_OUT[:1],
@@ -332,9 +332,7 @@ def test_arrays_for_another_number_of_types(num_types, path, tmp_path):
 @pytest.mark.parametrize("trial", [-1, 25])
 def test_a_trial_that_is_not_of_this_training(trial, path, tmp_path):
     changed(path, tmp_path / "b.npz", trial=trial)
-    with pytest.raises(
-        PolicyError, match=r"damaged \('trial' is none of this training"
-    ):
+    with pytest.raises(PolicyError, match=r"damaged \('trial' is out of range"):
         train(tmp_path / "b.npz", resume=True)
 
 
@@ -373,7 +371,7 @@ def test_tuning_to_no_number(name, path, tmp_path):
 def test_a_best_result_that_cannot_be(entries, path, tmp_path):
     best = json.loads(str(np.load(path)["rest"]))["best"]
     changed(path, tmp_path / "b.npz", best=best | entries)
-    with pytest.raises(PolicyError, match=r"damaged \('best' is no result of a model"):
+    with pytest.raises(PolicyError, match=r"damaged \('best' does not fit the types"):
         train(tmp_path / "b.npz", resume=True)
 
 

@@ -10,7 +10,12 @@ from smoothed_bound_oracle import best_two, gains_of
 
 from edbatch.envs import sample_dag_structure
 from edbatch.errors import PolicyError
-from edbatch.policies.fsm.encoding import ENCODINGS, encoded, encoding_id, may_encode
+from edbatch.policies.fsm.encoding import (
+    ENCODINGS,
+    encoded,
+    encoding_id,
+    is_possible_encoding,
+)
 from edbatch.policies.smooth_bound.bound import advance, start_smoothed_bound
 from edbatch.schedule import start_frontier
 
@@ -68,7 +73,7 @@ def test_symbols_decide_ties_whatever_the_order_of_the_types(encoding, sizes, ra
     found = encoded(encoding, *frontier_with(sizes), type_of)
     by_symbol = {symbols[t]: size for t, size in enumerate(sizes)}
     assert found == expected(encoding, by_symbol)
-    assert may_encode(encoding, found) == bool(found)
+    assert is_possible_encoding(encoding, found) == bool(found)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -85,7 +90,7 @@ def test_may_encode_accepts_what_some_frontier_gives(encoding, sequence):
     possible = bool(sequence) and expected(encoding, sizes) == sequence
     if encoding == "fall":  # any two types, in order of marginal gain
         possible = sequence and len(sequence) <= 2 and len({*sequence}) == len(sequence)
-    assert may_encode(encoding, sequence) == bool(possible)
+    assert is_possible_encoding(encoding, sequence) == bool(possible)
 
 
 @given(
@@ -111,7 +116,7 @@ def test_fall_names_the_best_two_whatever_the_order_of_the_types(
         falls = gains_of(structure, done, weight, log2_p)
         found = encoded("fall", state, smooth, type_of)
         assert found == best_two({symbols[t]: fall for t, fall in falls.items()})
-        assert may_encode("fall", found)
+        assert is_possible_encoding("fall", found)
         chosen = random.choice(sorted(falls))
         done |= graph.frontier(done)[chosen]
         advance(smooth, state, chosen)

@@ -34,7 +34,7 @@ from edbatch.policies.serving.encoding import (
 )
 from edbatch.policies.serving.evaluation import Task, Validation
 from edbatch.policies.serving.file import parse_serving_policy
-from edbatch.policies.serving.machine_training import _lesson, _machine
+from edbatch.policies.serving.machine_training import _learning_settings, _machine
 from edbatch.schedule.serving import LOOK, WAIT, Arrivals, ServingConfig
 from edbatch.schedule.serving.kernels import View
 from edbatch.schedule.serving.simulation import Simulation, new_view
@@ -164,9 +164,12 @@ def test_a_file_decides_once_for_a_state(tmp_path):
         ({"scale_ms": 0.0}, "the unit of time of a serving machine"),
         ({"max_rows": 0}, "max_rows of a serving policy is a whole number, 1 or more"),
         ({"states": {LEADERS: 3}}, "one of its 3 types"),
-        ({"states": {MachineState(3, 0, (3, 0, 0)): 0}}, "none of 'leaders'"),
-        ({"states": {MachineState(3, 0, (1, 0)): 0}}, "none of 'leaders' for 3 types"),
-        ({"states": {MachineState(99, 0, (1, 0, 0)): 0}}, "none of 'leaders'"),
+        ({"states": {MachineState(3, 0, (3, 0, 0)): 0}}, "the encoding 'leaders' of"),
+        (
+            {"states": {MachineState(3, 0, (1, 0)): 0}},
+            "impossible for the encoding 'leaders' of 3 types",
+        ),
+        ({"states": {MachineState(99, 0, (1, 0, 0)): 0}}, "the encoding 'leaders' of"),
     ],
 )
 def test_machines_that_cannot_be(changed, message):
@@ -214,7 +217,7 @@ def test_a_trained_machine_without_states_is_its_heuristic():
     ours = serve(own, LATTICES, config, trace)
     np.testing.assert_array_equal(ours.finish_ms, theirs.finish_ms)
     # An episode with an empty table and without exploration.
-    lesson = _lesson(Validation(task), ready, 0)._replace(epsilon=0.0)
+    lesson = _learning_settings(Validation(task), ready, 0)._replace(epsilon=0.0)
     simulation = Simulation(
         LATTICES, config, trace.instance, trace.arrival_ms, track_heads=True
     )

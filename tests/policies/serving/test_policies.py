@@ -197,12 +197,12 @@ def test_windows_run_to_their_end_in_one_wave():
 
 def test_greedy_needs_heads():
     greedy = ServingHeuristic("greedy", GREEDY, num_types=3)
-    with pytest.raises(PolicyError, match=r"'greedy' goes by the heads .* is None;"):
+    with pytest.raises(PolicyError, match=r"'greedy' needs the heads .* is None;"):
         greedy.decide(replace(STATE, heads=None))
 
 
 def test_a_policy_for_other_types():
-    with pytest.raises(PolicyError, match="is for 1 and the state has 3; call policy"):
+    with pytest.raises(PolicyError, match="is for 1 and the state has 3; use policy"):
         ServingHeuristic("largest", LARGEST, num_types=1).decide(STATE)
 
 
@@ -220,8 +220,8 @@ def test_only_a_policy_for_the_types_of_a_library_serves_it(policy, which):
     config = ServingConfig(affine_costs(3))
     trace = draw_trace(library, Arrivals(100), 10, 0)
     message = (
-        rf"'{policy.name}' is for {which} and the library has 3; call"
-        r" policy\.for_types\(library\.type_keys\) and serve by what it returns"
+        rf"'{policy.name}' is for {which} and the library has 3; pass"
+        r" policy\.for_types\(library\.type_keys\)"
     )
     with pytest.raises(PolicyError, match=message):
         serve(policy, library, config, trace)

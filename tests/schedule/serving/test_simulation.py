@@ -203,7 +203,7 @@ def test_a_library_of_minibatches_holds_their_instances():
 @pytest.mark.parametrize(
     ("structures", "message"),
     [
-        ([], "one instance or more but there is none; give"),
+        ([], "at least one instance but received none; give"),
         ([chain("ab"), chain("cd")], "types of one model, .* one has .* another"),
     ],
 )
@@ -231,7 +231,7 @@ def test_at_a_deadline_of_zero_every_answer_is_late():
         (([], []), "one request or more"),
         (([0, 0], [1.0, 0.0]), "times of arrival ascend and are finite"),
         (([0], [math.nan]), "times of arrival ascend and are finite"),
-        (([1], [0.0]), "a library of 1 instances has none of number 1"),
+        (([1], [0.0]), "instance 1 is out of range for a library of 1 instances"),
         (([0], [0.0], -1), "a deadline in ms is a finite number, 0 or more"),
     ],
 )
@@ -254,7 +254,7 @@ def test_requests_that_cannot_be(arguments, message):
         ((np.ones((2, 3)), 0.1, 5), "admission of a simulated server is an Admission"),
         (
             (np.ones((2, 3)), 0.1, Admission(), 0),
-            "quantum_ms of a simulated server is above 0",
+            "quantum_ms of a simulated server must be above 0",
         ),
     ],
 )
@@ -264,7 +264,9 @@ def test_servers_that_cannot_be(arguments, message):
 
 
 def test_costs_of_other_types():
-    with pytest.raises(PolicyError, match="those of 3 types but the instances have 2"):
+    with pytest.raises(
+        PolicyError, match="costs are for 3 types but the instances have 2"
+    ):
         Simulation(InstanceLibrary.of([chain("ab")]), ServingConfig(COST), [0], [0.0])
 
 
