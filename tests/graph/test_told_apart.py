@@ -140,7 +140,7 @@ def test_functions_without_a_hash():
         def __call__(self, x):
             return x
 
-    with pytest.raises(eb.CellError, match=r"received Plain, a function that has no h"):
+    with pytest.raises(eb.CellError, match="received Plain, a callable that is not h"):
         eb.cell(Plain())
     call = eb.cell(lambda f, x: f(x), name="call")
     with pytest.raises(eb.CellError, match=r"'call' received Plain as an argument"):
