@@ -116,7 +116,7 @@ def value_and_grad(
 
     Raises:
         PlanError: When called: there is no such leaf, a cell or the loss reads a table
-            in another way, or nothing looks it up.
+            in another way, or no batched function is called with it.
 
     Example:
         >>> import edbatch as eb
@@ -219,7 +219,7 @@ def _new_probes(run: Callable[..., Any], leaves: _Leaves) -> list[Probes]:
 
     def probe(others: list[Array], own: list[Array]) -> tuple[Any, list[Probes]]:
         value, (_, asked) = run(others, own, None)
-        asked.check_looked_up()
+        asked.check_passed()
         return value, asked.shapes
 
     _, shapes = jax.eval_shape(probe, leaves.others, leaves.tables)
@@ -426,6 +426,9 @@ def _places(tables: Paths, paths: list[tuple[Any, ...]]) -> list[int]:
 def _joined(parts: list[tuple[Array, Array]], table: Array) -> SparseRows:
     """Concatenates the lookups of all calls and all devices."""
     shape = table.shape[1:]
+    if not parts:  # no cell of the minibatch looks it up
+        none = jnp.zeros(0, jnp.int32)
+        return SparseRows(none, jnp.zeros((0, *shape), table.dtype), len(table))
     rows = [rows.reshape(-1) for rows, _ in parts]
     values = [values.reshape(-1, *shape) for _, values in parts]
     if len(parts) == 1:

@@ -83,6 +83,20 @@ def test_several_tables():
     assert found["labels"].values.shape == found["labels"].rows.shape
 
 
+@pytest.mark.parametrize("jit", [jax.jit, lambda step: step], ids=["jit", "eager"])
+def test_a_table_that_no_cell_of_a_minibatch_looks_up(jit):
+    """Its gradient is zero, whatever minibatches came before."""
+    params, words, bags = new_params(), [1, (2, 3)], [[4, 5, 6]]
+    batched = eb.batch(encode, params=params, sizes=SIZES)
+    tables = ("embedding", "labels")  # only bags look up labels
+    for trees in (words, bags, words):
+        loss, plan = loss_of(batched), batched.plan(trees)
+        _, found = jit(sparse.value_and_grad(loss, tables))(params, plan)
+        expected = jax.grad(loss)(params, plan)
+        assert_close(to_dense(found), expected)
+        assert bool(jnp.any(expected["labels"])) == (trees is bags)
+
+
 def test_tables_by_key_path():
     path = (jax.tree_util.DictKey("embedding"),)
     found = check(BATCHED, BATCHED.plan(sample(1, 8)), new_params(), [path])

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec
 from word_tables import (
     assert_close,
     encode,
+    loss_of,
     new_params,
     sample,
     to_dense,
@@ -154,6 +155,18 @@ def test_arrays_of_numpy_as_a_checkpoint_holds_them():
     expected = sparse.update(optimizer, gradient, state, params)
     found = sparse.update(optimizer, gradient, *jax.device_get((state, params)))
     assert_close(found, expected)
+
+
+def test_a_gradient_without_rows_moves_nothing():
+    batched = eb.batch(encode, params=new_params())
+    params, plan = new_params(), batched.plan([1, (2, 3)])  # no bag looks up labels
+    step = sparse.value_and_grad(loss_of(batched), ("embedding", "labels"))
+    optimizer = optax.adam(0.1)
+    moved, _ = sparse.update(
+        optimizer, step(params, plan)[1], optimizer.init(params), params
+    )
+    np.testing.assert_array_equal(moved["labels"], params["labels"])
+    assert not np.array_equal(moved["embedding"], params["embedding"])
 
 
 def test_dense_gradients_alone():

@@ -66,6 +66,7 @@ class AskedTables:
         self._names = names
         self._probes = probes
         self._state = trace_state()
+        self._passed: set[int] = set()  # to a batched function
         self.shapes: list[Probes] = []
         self.found: list[tuple[tuple[int, ...], Probes]] = []
 
@@ -97,6 +98,7 @@ class AskedTables:
                 inside the loss traces the call.
         """
         places = self.places(params)
+        self._passed.update(places.values())
         if trace_state() != self._state:
             raise PlanError(
                 f"the gradient of {self._names[next(iter(places.values()))]} was"
@@ -120,23 +122,19 @@ class AskedTables:
         self.found.append((own, rows))
         return results
 
-    def check_looked_up(self) -> None:
-        """Raises a `PlanError` for a table that no batched function looked up."""
-        known = {which for own, _ in self.found for which in own}
+    def check_passed(self) -> None:
+        """Raises a `PlanError` for a table that no batched function was called with.
+
+        One that no cell of a minibatch looks up has a gradient without rows.
+        """
         for k, name in enumerate(self._names):
-            if k in known:
-                continue
-            if self.found:
-                reason = "no cell that ran looks up rows of it"
-            else:
-                reason = (
-                    "no batched function was called with it inside the loss; pass it on"
+            if k not in self._passed:
+                raise PlanError(
+                    f"the gradient of {name} was requested as rows and values, but no"
+                    " batched function was called with it inside the loss; pass it on"
                     " unchanged, and not through a jax.jit or jax.checkpoint inside the"
                     " loss"
                 )
-            raise PlanError(
-                f"the gradient of {name} was requested as rows and values, but {reason}"
-            )
 
 
 _ASKED: ContextVar[AskedTables | None] = ContextVar("asked_tables", default=None)

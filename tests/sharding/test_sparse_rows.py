@@ -63,6 +63,18 @@ def test_the_same_gradient_as_on_one_device(count, jit):
     assert len(found["embedding"].rows) % 2 == 0
 
 
+def test_a_table_that_no_device_looks_up():
+    params = {"embedding": jnp.ones((7, 5)), "W": jnp.eye(5), "other": jnp.ones((9, 2))}
+    sharded = eb.batch(encode, params=params).sharded()
+    step = sparse.value_and_grad(
+        lambda params, plan: jnp.sum(sharded.apply(params, plan)),
+        ("embedding", "other"),
+    )
+    _, found = jax.jit(step)(params, sharded.plan([((1, 2), 3), 4]))
+    assert found["other"].to_dense().tolist() == np.zeros((9, 2)).tolist()
+    assert found["embedding"].to_dense().any()
+
+
 def test_devices_do_not_add_up_arrays_of_the_size_of_the_table():
     params = {"embedding": jnp.ones((997, 5)), "W": jnp.eye(5)}
     sharded = eb.batch(encode, params=params).sharded()
