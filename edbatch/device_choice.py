@@ -148,7 +148,7 @@ def choose_devices(
         "%s of %d instances%s: %.2f ms on 1 device, %.2f ms on %d; using %d",
         what,
         len(instances),
-        "" if batch_size is None else f", {batch_size} a minibatch, planned anew",
+        "" if batch_size is None else f", {batch_size} a minibatch, planned again",
         on_one,
         on_all,
         count,

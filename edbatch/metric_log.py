@@ -138,8 +138,8 @@ class MetricLog:
     def _replace(self, rows: list[dict[str, str]]) -> None:
         """Rewrites the whole file."""
 
-        def write(beside: Path) -> None:
-            with open(beside, "w", newline="", encoding="utf-8") as file:
+        def write(temporary: Path) -> None:
+            with open(temporary, "w", newline="", encoding="utf-8") as file:
                 writer = csv.DictWriter(file, self._columns)
                 writer.writeheader()
                 writer.writerows(rows)
@@ -197,7 +197,7 @@ def read_metrics(path: str | PathLike[str]) -> tuple[list[str], list[dict[str, s
         raise MetricLogError(
             f"metrics are added to a file with the columns {', '.join(_FIRST)}, …"
             f" but {path} is none, or cannot be read ({error}); name another"
-            " file, or begin anew"
+            " file, or start a new one"
         ) from error
     return columns, rows
 

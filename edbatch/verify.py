@@ -16,7 +16,7 @@ from edbatch.closeness import Roundings, compare_outputs, difference
 from edbatch.compilation.settings import use_tiers
 from edbatch.errors import EdbatchError, VerificationError, shown
 from edbatch.graph.compute_dtype import cast_returned_parameters, computing_in
-from edbatch.graph.context import given_values, jitted_cells
+from edbatch.graph.context import given_values, jitted_apart, jitted_cells
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.external_input import input_dtype
 from edbatch.graph.node_keys import cell_keys
@@ -136,24 +136,29 @@ def verify(
             " which do not hold them; pass the instances that were recorded"
         )
     params = jax.tree.map(lambda leaf: leaf, params)  # sorts keys like jax.grad
+    if params is None:  # a model without parameters
+        batched.bind(params)
     with use_tiers(tier):
-        return _verify(batched, params, instances, gradients, tolerance, seed, rng)
+        plan, values = _plan(batched, params, instances, rng)  # binds parameters
+        cells: dict[Any, Any] = batched.types.derived(_verify, dict)
+        with jitted_apart(cells):
+            own = (gradients, tolerance, seed, rng)
+            return _verify(batched, params, instances, plan, values, *own)
 
 
 def _verify(
     batched: BatchedFunction,
     params: Any,
     instances: Sequence[Any],
+    plan: Any,
+    values: Values | None,
     gradients: bool,
     tolerance: float | None,
     seed: int,
     rng: Any,
 ) -> Verification:
-    if params is None:  # a model without parameters
-        batched.bind(params)
-    plan, values = _plan(batched, params, instances, rng)
     results = batched.apply(params, plan, rng=rng)
-    dtype = batched.types.compute_dtype  # parameters are bound by now
+    dtype = batched.types.compute_dtype
     model = _unbatched(batched.model, dtype, rng, values)
     with jitted_cells(exact=True):
         if values is not None:

@@ -138,7 +138,7 @@ def test_without_tensorboardx(tmp_path, monkeypatch):
 def test_files_of_something_else_are_not_added_to(tmp_path, text):
     path = tmp_path / "metrics.csv"
     path.write_text(text)
-    with pytest.raises(MetricLogError, match="name another file, or begin anew"):
+    with pytest.raises(MetricLogError, match="name another file, or start a new one"):
         MetricLog(path, resume=True)
     assert path.read_text() == text
 

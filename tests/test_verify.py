@@ -35,6 +35,39 @@ def test_equal_results_pass_and_are_counted():
     assert found.max_gradient_error < 1e-4
 
 
+def test_variables_that_changed_between_two_functions():
+    """Neither function is compared with cells that read the other value."""
+    factor = {"of": 2.0}
+
+    @eb.cell
+    def scale(params, x):
+        return params * factor["of"] * x
+
+    for value in (2.0, 3.0):
+        factor["of"] = value
+        batched = eb.batch(scale, params=jnp.float32(0.5), sizes=SIZES)
+        eb.verify(batched, jnp.float32(0.5), [np.float32(1), np.float32(2)])
+        eb.verify(batched, jnp.float32(0.5), [np.float32(4)])
+        result = batched(jnp.float32(0.5), [np.float32(2)])
+        assert result.tolist() == [value]
+
+
+def test_cells_are_compiled_once_for_a_function():
+    traced = []
+
+    @eb.cell
+    def scale(params, x):
+        traced.append(x)
+        return params * x
+
+    batched = eb.batch(scale, params=jnp.float32(0.5), sizes=SIZES)
+    instances = [np.float32(1), np.float32(2)]
+    eb.verify(batched, jnp.float32(0.5), instances)
+    before = len(traced)
+    eb.verify(batched, jnp.float32(0.5), instances)
+    assert len(traced) == before
+
+
 def test_one_wrong_number_is_found_and_located():
     corrupt = Corrupt(encode, lambda r: (r[0], r[1].at[2, 1].add(1e-3)))
     with pytest.raises(

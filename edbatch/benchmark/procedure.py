@@ -269,11 +269,11 @@ def _train_row(
 ) -> TrainRow | None:
     if warm.train is None or samples.train_ms is None:
         return None
-    beside = None if exact is None else exact.train_ms
+    exact_ms = None if exact is None else exact.train_ms
     return TrainRow(
         train_ms=typical(samples.train_ms),
         ratio_to_forward=ratio(samples.train_ms, samples.forward_ms),
-        ratio_to_exact=None if beside is None else ratio(samples.train_ms, beside),
+        ratio_to_exact=None if exact_ms is None else ratio(samples.train_ms, exact_ms),
         compile_s=warm.train.compile_s(samples.train_ms),
         compiles=warm.train.num_compiles,
         noise_percent=noise_percent(samples.train_ms),

@@ -142,12 +142,12 @@ def _bicliques_at(
     others = [each for each in others if is_open(each, column)]
     for some in _subsets(others):
         rows = tuple(sorted((row, *some)))
-        beside = [
+        full = [
             k
             for k in range(len(table.rows_of))
             if k != column and all(is_open(each, k) for each in rows)
         ]
-        for columns in _subsets(beside):
+        for columns in _subsets(full):
             yield Biclique(rows, tuple(sorted((column, *columns))))
 
 

@@ -49,10 +49,10 @@ def cache(
     if (problem := _problem(folder)) is not None:
         named = getattr(jax.config, JAX_FOLDER)
         variable = "JAX_COMPILATION_CACHE_DIR" if named else "EDBATCH_CACHE_DIR"
-        told = f"no program is kept in {folder}, {problem} {variable} to a folder"
+        message = f"no program is kept in {folder}, {problem} {variable} to a folder"
         if clear:
-            raise CommandError(f"{told}; nothing is removed")
-        say(f"Note: {told}")
+            raise CommandError(f"{message}; nothing is removed")
+        say(f"Note: {message}")
     found = clear_compilation_cache(folder) if clear else cache_contents(folder)
     report = {
         "folder": str(found.folder),

@@ -155,9 +155,9 @@ def _exit(run: Callable[[], Any]) -> NoReturn:
             raise
         text = next(iter(str(error).splitlines()), "")
         text = text[max(0, text.find(_OUT_OF_MEMORY)) :][:_SHOWN]
-        told = f" ({text})" if text else ""
+        detail = f" ({text})" if text else ""
         say(
-            f"Error: out of memory{told}; use a smaller --hidden, --batch-size or"
+            f"Error: out of memory{detail}; use a smaller --hidden, --batch-size or"
             " number of instances"
         )
         code = EXIT_ERROR

@@ -39,8 +39,8 @@ def save_params(path: Path, params: Any, vocabulary: Vocabularies | None) -> Non
 def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Writes named arrays to an `.npz` file, all or nothing."""
 
-    def write(beside: Path) -> None:
-        with open(beside, "wb") as file:  # np.savez would append a suffix to a path
+    def write(temporary: Path) -> None:
+        with open(temporary, "wb") as file:  # np.savez would append a suffix to a path
             np.savez(file, **arrays)  # type: ignore[arg-type]
 
     write_whole(path, write)

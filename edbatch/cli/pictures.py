@@ -90,4 +90,4 @@ def check_suffix(path: Path | None) -> None:
 def _write(path: Path, draw: "Callable[[], Figure]") -> None:
     check_suffix(path)
     figure = draw()
-    write_whole(path, lambda beside: figure.savefig(beside, dpi=150))
+    write_whole(path, lambda temporary: figure.savefig(temporary, dpi=150))

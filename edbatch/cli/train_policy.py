@@ -129,9 +129,9 @@ def train_policy(
     serving_options.check_given(context, serving_, _OF_MINIBATCHES)
     check_writable("--out", out)
     logs = LogFiles.of(out, log.metrics, log.tensorboard, resume=resume)
-    beside = None if serving_ else _beside(out)
+    checkpoint = None if serving_ else _checkpoint_of(out)
     check_distinct(
-        {"--out": out, "--metrics": logs.csv, "the checkpoint of --out": beside},
+        {"--out": out, "--metrics": logs.csv, "the checkpoint of --out": checkpoint},
         {"--data": task_options.data, "--costs": costs},
     )
     context.with_resource(only_writer("--out", out))
@@ -200,11 +200,11 @@ def _checkpoint(
     """Returns the checkpoint of the policy's file, after checking --resume."""
     from edbatch.policies.fsm.checkpoint import check_checkpoint
 
-    found = _beside(out)
+    found = _checkpoint_of(out)
     if out is None or found is None:
         if resume:
             raise CommandError(
-                "--resume goes on from the checkpoint beside --out but --out is"
+                "--resume continues from the checkpoint next to --out but --out is"
                 f" {'missing' if out is None else 'no file'}; name the file that the"
                 " interrupted training was to write"
             )
@@ -226,7 +226,7 @@ def _checkpoint(
     return found
 
 
-def _beside(out: Path | None) -> Path | None:
+def _checkpoint_of(out: Path | None) -> Path | None:
     """Returns the checkpoint's path next to the policy; None for devices and pipes."""
     if out is None or (out.exists() and not out.is_file()):
         return None

@@ -249,11 +249,13 @@ class FunctionCompiler:
             )
         )
         note = note_name(self._name, programs.text, tier)
-        told: dict[str, Callable[[Any], None]] = {"at_traced": at_traced}
+        callbacks: dict[str, Callable[[Any], None]] = {"at_traced": at_traced}
         if background:
             reads = is_noted(note)
-            told["at_compiler"] = functools.partial(WORKER.at_compiler, reads=reads)
-        compile_stages(jitted, args, kwargs, record, note=note, **told)
+            callbacks["at_compiler"] = functools.partial(
+                WORKER.at_compiler, reads=reads
+            )
+        compile_stages(jitted, args, kwargs, record, note=note, **callbacks)
         return record
 
     def _check_same(

@@ -313,9 +313,9 @@ def difference(new: dict[str, str], known: Sequence[dict[str, str]]) -> str:
             "a plan, a device, a static argument, or how an argument is passed, has"
             " changed"
         )
-    told = "; ".join(nearest[:_SHOWN])
+    shown_first = "; ".join(nearest[:_SHOWN])
     more = len(nearest) - _SHOWN
-    return f"{told}; and {more} more" if more > 0 else told
+    return f"{shown_first}; and {more} more" if more > 0 else shown_first
 
 
 def _changes(new: dict[str, str], old: dict[str, str]) -> list[str]:

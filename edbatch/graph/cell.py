@@ -315,15 +315,17 @@ class Cell(CellCall, Generic[P, R]):
         if dtype is None and not context.jit:
             return self.function
         key = dtype, context.jit, marks
-        known = self._functions.get(key)
+        apart = context.jitted
+        functions = self._functions if apart is None else apart.setdefault(self, {})
+        known = functions.get(key)
         if known is None:
             known = self.function_in(dtype)
             if context.jit:
                 known = with_constants(known) if self.static else known
-                if marks:  # JAX caches traces by function: one per marks
+                if marks or apart is not None:  # JAX caches traces by function
                     known = functools.wraps(known)(functools.partial(known))
                 known = jax.jit(known, static_argnames=self.static or None)
-            self._functions[key] = known
+            functions[key] = known
         return known
 
     def function_in(self, dtype: Any) -> Callable[..., Any]:

@@ -41,6 +41,7 @@ class _Context(threading.local):
     values: ValueSource | None = None
     jit: bool = False  # whether cells that run unbatched are compiled
     exact: bool = False  # whether numbers in static fields distinguish them, too
+    jitted: dict[Any, dict[Any, Any]] | None = None  # by cell; else each keeps its own
     compute_dtype: Any = None  # dtype of cells; see `edbatch.graph.compute_dtype`
     inside: bool = False  # whether the function of a recorded cell is running
 
@@ -63,6 +64,22 @@ def jitted_cells(*, exact: bool = False) -> Iterator[None]:
         yield
     finally:
         context.jit, context.exact = before
+
+
+@contextmanager
+def jitted_apart(jitted: dict[Any, dict[Any, Any]]) -> Iterator[None]:
+    """Keeps compiled cells in a dictionary, not with the cells, in this context.
+
+    A cell compiled elsewhere may have read variables that have changed since.
+
+    Args:
+        jitted: The compiled functions, by cell.
+    """
+    before, context.jitted = context.jitted, jitted
+    try:
+        yield
+    finally:
+        context.jitted = before
 
 
 @contextmanager

@@ -105,7 +105,7 @@ def connection_class(most: int) -> type[Any]:
             else:
                 super().send_400_response(msg)
 
-        def _refuse_pieces(self, told: str) -> None:
+        def _refuse_pieces(self, message: str) -> None:
             """Sends a 400, and discards further input so that the client reads it."""
             self.ignores = True
             self.cycle.disconnected = True
@@ -113,7 +113,8 @@ def connection_class(most: int) -> type[Any]:
             if not self.cycle.response_started:
                 self.transport.write(
                     b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n"
-                    b"Content-Type: text/plain; charset=utf-8\r\n\r\n" + told.encode()
+                    b"Content-Type: text/plain; charset=utf-8\r\n\r\n"
+                    + message.encode()
                 )
             self.transport.write_eof()
             self.flow.resume_reading()

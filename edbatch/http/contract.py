@@ -121,8 +121,8 @@ class Contract:
         except BaseException as error:  # some would be misread, or end the event loop
             if is_ctrl_c(error):
                 raise
-            told = first_line(error, with_type=True)
-            raise ServiceError(f"encode of the service raised {told}") from error
+            found = first_line(error, with_type=True)
+            raise ServiceError(f"encode of the service raised {found}") from error
 
     def _sample(self) -> Sequence[Any]:
         """Parses the examples.

@@ -26,13 +26,13 @@ def begin_in_daemon_thread(work: Callable[[], T]) -> Future[T]:
         try:
             future.set_result(work())
         except StopIteration as raised:  # futures do not accept it
-            future.set_exception(_told(raised))
+            future.set_exception(_wrapped(raised))
         except Exception as raised:
             future.set_exception(raised)
         except BaseException as raised:
-            future.set_exception(_told(raised))
+            future.set_exception(_wrapped(raised))
 
-    threading.Thread(target=run, name="edbatch beside", daemon=True).start()
+    threading.Thread(target=run, name="edbatch work", daemon=True).start()
     return future
 
 
@@ -69,19 +69,21 @@ async def in_daemon_thread(work: Callable[[], T]) -> T:
         try:
             result = work()
         except StopIteration as raised:  # futures do not accept it
-            error = _told(raised)
+            error = _wrapped(raised)
         except Exception as raised:
             error = raised
         except BaseException as raised:
-            error = _told(raised)
+            error = _wrapped(raised)
         with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(tell, result, error)
 
-    threading.Thread(target=run, name="edbatch beside", daemon=True).start()
+    threading.Thread(target=run, name="edbatch work", daemon=True).start()
     return await future
 
 
-def _told(error: BaseException) -> RuntimeError:
-    found = RuntimeError(f"work beside the event loop raised {type(error).__name__}")
+def _wrapped(error: BaseException) -> RuntimeError:
+    found = RuntimeError(
+        f"work in a thread of the event loop raised {type(error).__name__}"
+    )
     found.__cause__ = error
     return found

@@ -30,22 +30,22 @@ class InputError(Exception):
     """
 
     def __init__(self, error: BaseException) -> None:
-        told = first_line(error, with_type=True)
+        summary = first_line(error, with_type=True)
         place = raising_line(error)
-        self._tell(told, f"{told} ({place})" if place else told)
+        self._set(summary, f"{summary} ({place})" if place else summary)
 
-    def _tell(self, told: str, described: str) -> None:
-        super().__init__(f"the model rejected this input: {told}")
-        self._told, self.described = told, described
+    def _set(self, summary: str, described: str) -> None:
+        super().__init__(f"the model rejected this input: {summary}")
+        self._summary, self.described = summary, described
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the messages only, not the traceback and the exception."""
-        return _told_again, (self._told, self.described)
+        return _restored, (self._summary, self.described)
 
 
-def _told_again(told: str, described: str) -> InputError:
+def _restored(summary: str, described: str) -> InputError:
     found = InputError.__new__(InputError)
-    found._tell(told, described)
+    found._set(summary, described)
     return found
 
 

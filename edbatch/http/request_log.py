@@ -67,13 +67,13 @@ def log_as_json(level: str) -> None:
         own.propagate = True
         own.setLevel(level.upper())
     # Its lower levels repeat what edbatch logs about the server.
-    told = logging.getLogger("uvicorn.error")
-    told.setLevel(others)
-    told.addFilter(_is_told_by_uvicorn_alone)
+    uvicorn = logging.getLogger("uvicorn.error")
+    uvicorn.setLevel(others)
+    uvicorn.addFilter(_is_logged_by_uvicorn_only)
     logging.captureWarnings(True)
 
 
-def _is_told_by_uvicorn_alone(record: logging.LogRecord) -> bool:
+def _is_logged_by_uvicorn_only(record: logging.LogRecord) -> bool:
     return record.getMessage() != _NO_HTTP
 
 

@@ -96,7 +96,9 @@ def _same(own: object, other: object) -> bool:
 def _other_run(name: str, other: object, own: object) -> LoaderError:
     fresh = _same(FRESH, other), own == FRESH
     if name == "data" and any(fresh):
-        its, this = ("reads instances anew" if x else "keeps recordings" for x in fresh)
+        its, this = (
+            "reads instances each time" if x else "keeps recordings" for x in fresh
+        )
         difference = f"it is of a loader that {its}, and this one {this} (keep=)"
     elif name == "data":
         difference = "its instances are not this loader's (their digests differ)"

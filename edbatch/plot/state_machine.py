@@ -236,9 +236,9 @@ def _label(
     text = plain_text(text)
     axes.annotate(text, place, below, ha="center", va="top", fontsize=7, **look)
     if layout.stays[state]:
-        beside = (0.36 * diameter + 2, 0.36 * diameter + 1)
+        offset = (0.36 * diameter + 2, 0.36 * diameter + 1)
         stays = f"↻{layout.stays[state]:,}"
-        axes.annotate(stays, place, beside, va="center", fontsize=7, **look)
+        axes.annotate(stays, place, offset, va="center", fontsize=7, **look)
 
 
 def _draw_ends(axes: "Axes", layout: StateLayout) -> None:

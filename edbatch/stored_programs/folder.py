@@ -90,19 +90,19 @@ class Folder:
         """
         if self.path is None:
             return False
-        file, beside = self._file(key), None
+        file, temporary = self._file(key), None
         try:
-            handle, beside = tempfile.mkstemp(prefix=file.name, dir=self.path)
+            handle, temporary = tempfile.mkstemp(prefix=file.name, dir=self.path)
             with os.fdopen(handle, "wb") as stream:
                 stream.write(hashlib.sha256(content).digest())
                 stream.write(content)
-            os.replace(beside, file)
+            os.replace(temporary, file)
         except FileNotFoundError:  # the folder was removed; JAX warns about it, too
             return False
         except OSError as error:
-            if beside is not None:
+            if temporary is not None:
                 with suppress(OSError):
-                    os.unlink(beside)
+                    os.unlink(temporary)
             self._warn(f"{file} cannot be written: {error.strerror}")
             return False
         return True

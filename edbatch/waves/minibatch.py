@@ -94,9 +94,9 @@ def _check_instances(instances: Sequence[Any]) -> None:
     for each in instances:
         if isinstance(each, DataflowGraph):
             raise PlanError(
-                "a recording holds a path that was taken already, so it cannot be run"
-                " beside instances that ask for values; run instances and recordings in"
-                " two minibatches"
+                "a recording contains a path that was taken already, so it cannot run"
+                " together with instances that ask for values; run instances and"
+                " recordings in two minibatches"
             )
 
 

@@ -112,7 +112,7 @@ class JsonFormat:
         path = self.path(path)
         text = self.text(content, version).encode()
         try:
-            write_whole(path, lambda beside: beside.write_bytes(text))
+            write_whole(path, lambda temporary: temporary.write_bytes(text))
         except OSError as error:
             raise PolicyError(
                 f"{self.subject} saved to a file in an existing, writable folder but"

@@ -27,27 +27,27 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     target = Path(os.path.realpath(path))
     # A short name, because the target's own may be as long as file names can be.
     suffix = target.suffix if len(target.suffix) <= _LONGEST_SUFFIX else ""
-    beside = target.parent / f".{secrets.token_hex(4)}.tmp{suffix}"
+    temporary = target.parent / f".{secrets.token_hex(4)}.tmp{suffix}"
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):
             write(path)
         else:
-            _write(target, beside, write)
+            _write(target, temporary, write)
     except OSError as error:
         # If the disk is full, Python's error does not name the file.
-        if error.errno is None or error.filename not in (None, str(beside)):
+        if error.errno is None or error.filename not in (None, str(temporary)):
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _write(target: Path, beside: Path, write: Callable[[Path], object]) -> None:
+def _write(target: Path, temporary: Path, write: Callable[[Path], object]) -> None:
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
     with deferred_interrupt(short=True):
         try:
-            write(beside)
-            with open(beside, "rb") as file:
+            write(temporary)
+            with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
-            os.replace(beside, target)
+            os.replace(temporary, target)
         finally:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)

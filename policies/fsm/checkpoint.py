@@ -114,15 +114,15 @@ def save_checkpoint(
         rest["tuning"] = [tuning.generation, tuning.best_batches]
     arrays["rest"] = np.array(json.dumps(rest))
 
-    def write(beside: Path) -> None:
-        with open(beside, "xb") as file:  # savez would append a suffix to a name
+    def write(temporary: Path) -> None:
+        with open(temporary, "xb") as file:  # savez would append a suffix to a name
             np.savez(file, **arrays)
 
     try:
         write_whole(path, write)
     except OSError as error:
         raise PolicyError(
-            f"a checkpoint is saved beside the policy but {path} cannot be written"
+            f"a checkpoint is saved next to the policy but {path} cannot be written"
             f" ({error.strerror}); name a file in an existing, writable folder"
         ) from error
 

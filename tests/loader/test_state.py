@@ -39,7 +39,11 @@ def test_a_state_survives_json():
         ("drop_last", True, "but its drop_last is True and this loader's is False"),
         ("instances", 9, "but its instances is 9 and this loader's is 10"),
         ("data", "x", r"its instances are not this loader's \(their digests differ\)"),
-        ("data", "read anew", "a loader that reads instances anew, and this one keeps"),
+        (
+            "data",
+            "read anew",
+            "a loader that reads instances each time, and this one keeps",
+        ),
         ("step", 3, "its step below the 3 minibatches of an epoch, but they are 2 and"),
         ("step", -1, "its step below the 3 minibatches"),
         ("epoch", -1, "a state's epoch is 0 or more"),

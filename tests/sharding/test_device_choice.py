@@ -87,7 +87,7 @@ def test_minibatches_of_a_loader(monkeypatch, caplog, batched, params, sample):
         found = eb.choose_devices(batched, params, sample, batch_size=2)
     assert found.devices == 2
     [line] = [each.getMessage() for each in caplog.records]
-    assert f"{TREES} instances, 2 a minibatch, planned anew: 3.00 ms" in line
+    assert f"{TREES} instances, 2 a minibatch, planned again: 3.00 ms" in line
     assert [each.batched for each in loaded] == [batched, found.function]
     assert [each.epoch for each in loaded] == [1, 1]  # the sample once each
     losses = [run()[0] for run in measured]  # the next minibatches, in the same order
