@@ -1,7 +1,7 @@
-"""Type checks for options that users pass.
+"""Checks of the types and values of options that users pass.
 
-Each check raises the error type given by its caller, with a message of one sentence.
-NumPy scalars count as numbers; `True` does not.
+Each ``check_`` function raises the error type given by its caller, with a message of
+one sentence. NumPy scalars count as numbers; `True` does not.
 """
 
 import functools

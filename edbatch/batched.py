@@ -121,9 +121,9 @@ class Batched(HostSide):
         Returns:
             The model's output pytree with a leading axis over instances. A list becomes
             a `Ragged`, since its length may differ between instances; tuples, dicts and
-            all other pytree nodes keep their type. If a list is empty in all instances
-            and no recording made together with them (`record_all`) determines its
-            elements, its values are an empty tuple.
+            all other pytree nodes keep their type. The values of a list that is empty
+            in all instances are an empty tuple, unless recordings made together with
+            these (`record_all`) determine the type of its elements.
 
         Instances that read values (`edbatch.value`) run in waves; see `rollout`.
 

@@ -1,4 +1,4 @@
-"""Comparison of batched results with the model's, within a tolerance."""
+"""Compares batched results with those of the unbatched model, within a tolerance."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from edbatch.graph.external_input import input_dtype
 from edbatch.rounding import Rounding, rounding_of
 
 _ROUNDING = 512  # tolerance in units of the rounding error
-_MOST = 0.5  # of an array's scale; more would let dtypes of few bits pass anything
+_MOST = 0.5  # limit of the tolerance: more would accept anything in dtypes of few bits
 
 Roundings = Callable[[], list[Rounding]]  # per leaf; computed only when needed
 
@@ -28,7 +28,7 @@ def compare_outputs(
 
     Args:
         found: The batched result.
-        expected: The model's result.
+        expected: The result of the unbatched model.
         where: Names the instance, for messages.
         tolerance: As for `edbatch.verify`.
         roundings: Returns the coarsest rounding on the path to each array.
@@ -63,15 +63,15 @@ def difference(
     roundings: Roundings,
     leaf: int,
 ) -> float:
-    """Compares one array with the model's.
+    """Compares one array of a batched result with that of the unbatched model.
 
     Args:
         found: The array of the batched result.
-        expected: The model's array.
+        expected: The array of the unbatched model.
         where: Names the array, for messages.
         tolerance: As for `edbatch.verify`.
         roundings: Returns the coarsest rounding on the path to each array.
-        leaf: Index of this array in `roundings`.
+        leaf: Index of this array in the result of `roundings`.
 
     Returns:
         The largest difference, relative to the array's largest number if above 1.

@@ -1,8 +1,8 @@
 """Ctrl-C in the commands: at any moment, a line on stderr and exit code 130.
 
 Python may raise `KeyboardInterrupt` between any two steps, including those of imports,
-destructors and compiled code. There it becomes a traceback, a `SystemError`, a crash,
-or nothing at all. A command therefore does not unwind: its process ends at once.
+destructors and compiled code. In such a place it becomes a traceback, a `SystemError`,
+a crash, or is ignored. A command therefore does not unwind: its process ends at once.
 Nothing is lost, because operations that must not be interrupted, such as writing a
 file, defer the interrupt (`edbatch.schedule.interrupt`).
 
@@ -64,13 +64,13 @@ class _Ignored:
     """Ctrl-C handler that ignores Ctrl-C but not the signals handled like it.
 
     Attributes:
-        is_ignored: Whether the next SIGINT is Ctrl-C itself.
+        is_ignored: Whether SIGINT is ignored; False once SIGTERM or SIGHUP has arrived.
     """
 
     is_ignored = True
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Ends the command, or unwinds the program, unless it is ignored."""
+        """Ends a command, or unwinds any other program, unless SIGINT is ignored."""
         if not self.is_ignored:
             if is_command():
                 _end(number, frame)
@@ -117,13 +117,13 @@ def kill_as_ctrl_c() -> Iterator[None]:
 
 
 def ignore_ctrl_c() -> None:
-    """Ignores Ctrl-C from now on: the command has finished and reported it."""
+    """Ignores Ctrl-C from now on; for a command that has finished its work."""
     if ends_at_ctrl_c():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _watch(reader: int) -> None:
-    """Ends the process unless Ctrl-C is deferred (then another handler is set)."""
+    """Ends the process at Ctrl-C, unless that is deferred by another handler."""
     while received := os.read(reader, 1):
         if received[0] in (signal.SIGINT, *_TAKEN) and ends_at_ctrl_c():
             _end(signal.SIGINT, None)

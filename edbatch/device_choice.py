@@ -1,11 +1,12 @@
 """Measures whether a model runs faster on one device or on all of them.
 
-With two cores as two devices, narrow operations, as of trees, run in parallel; XLA
-alone runs each of them on one core. XLA spreads wide enough products over all cores by
-itself: more devices then gain nothing, and cost the sum of their gradients. And where
-each minibatch is new, the remaining cores are used anyway: by the threads that record
-and plan minibatches, and by a second minibatch that starts before the first is done.
-Which is faster depends on the model, its widths and the machine, so it is measured.
+With two cores as two devices, narrow operations, such as those of trees, run in
+parallel; XLA alone runs each of them on one core. XLA spreads wide enough products over
+all cores by itself: more devices then gain nothing, and their gradients have to be
+summed. And where each minibatch is new, the remaining cores are used anyway: by the
+threads that record and plan minibatches, and by a second minibatch that starts before
+the first is done. Which is faster depends on the model, its widths and the machine, so
+it is measured.
 """
 
 import logging

@@ -85,7 +85,7 @@ class TrainingError(EdbatchError, ValueError):
 
 
 class ArgumentError(EdbatchError, TypeError):
-    """An argument of a compiled function has a leaf that is no array or number.
+    """An argument of a compiled function has a leaf that is not an array or a number.
 
     Example:
         >>> import edbatch as eb
@@ -383,7 +383,8 @@ def user_line() -> str:
     """Returns the line of the user's code that led to an error.
 
     Returns:
-        ``"file.py:12"``, the innermost line outside edbatch; empty if there is none.
+        ``"file.py:12"``, the innermost line outside edbatch, JAX and NumPy; empty if
+        there is none.
 
     Example:
         >>> user_line().rpartition(":")[2].isdigit()

@@ -68,14 +68,14 @@ def batch(
             for minibatches whose structure is new and whose schedule does not reach the
             lower bound; or an `edbatch.Search`. 0 for no search.
         guard: Compare the schedule of a learned policy with those of the heuristics,
-            and take the one with the fewest batches; the plan's report names its
-            policy.
+            and take the one with the fewest batches; the plan's report names the
+            policy that made it.
         costs: Measured costs of batches, a file from ``edbatch calibrate``. Search and
             guard then minimise predicted time instead of the number of batches, and a
             minibatch is split over devices (`Batched.sharded`) by predicted time.
-        sizes: Widths of operations and buckets of compiled sizes.
+        sizes: Widths of chunks, and how sizes are rounded to buckets.
         planner: How values are laid out in memory.
-        compiler: How cells are compiled: packing, hoisting, slices, remat.
+        compiler: How cells are compiled: packing, hoisting, slices, remat, sharing.
         cache_bytes: Memory limit of the plan cache, for each structure of parameters.
             The cache serves minibatches with the structure of an earlier one.
         compute_dtype: The dtype that cells compute in, such as ``jnp.bfloat16``, like

@@ -123,13 +123,13 @@ class HostSide:
     def fit(self, sample: Iterable[Any], *, params: Any = None) -> Self:
         """Makes the decisions that depend on instances, from a sample.
 
-        These are which types have their products of external inputs hoisted, which
-        operands compiled loops read as slices, which types are laid out aligned, and
-        the widths of chunks; results do not depend on them. Without a sample, the first
-        minibatch with a type decides for that type, even if it has only two instances,
-        as in a first try. With a sample, plans depend on the sample and on their own
-        minibatch only; other minibatches, before or after, have no effect. Types that
-        the sample lacks are not hoisted, and their operands are gathered.
+        The decisions are: which types have their products of external inputs hoisted,
+        which operands compiled loops read as slices, which types are laid out aligned,
+        and the widths of chunks. Results do not depend on them. Without a sample, the
+        first minibatch with a type decides for that type, even if it has only two
+        instances, as in a first try. With a sample, plans depend on the sample and on
+        their own minibatch only; other minibatches, before or after, have no effect.
+        Types that the sample lacks are not hoisted, and their operands are gathered.
 
         Call it before the first plan: existing plans keep running, but planning the
         same instances again needs a new compilation.

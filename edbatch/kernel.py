@@ -43,9 +43,9 @@ def kernel(
         inline: As for `numba.njit`.
         counting: Whether compiled code counts references to its array arguments. In a
             function with several exits, Numba cannot prove that increments and
-            decrements cancel, so passing twenty arrays costs forty atomic operations,
-            with few nodes per call a quarter of a schedule's time. A function compiled
-            without counting must not allocate.
+            decrements cancel, so passing twenty arrays costs forty atomic operations:
+            a quarter of the time of a schedule whose calls process few nodes. A
+            function compiled without counting must not allocate.
 
     Returns:
         The compiled function, or the decorator.

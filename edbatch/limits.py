@@ -1,8 +1,8 @@
 """Size limits on files, so that a wrong file fails early and with a clear message.
 
-All files that a user passes are read through this module. The limits are far above the
-sizes of real files: treebanks and lattices unpack from gzip to 6 to 8 times their size,
-the questions of CLEVR to 17 times.
+Data, policy and parameter files are read or checked by these functions. The limits are
+far above the sizes of real files: treebanks and lattices unpack from gzip to 6 to 8
+times their size, the questions of CLEVR to 17 times.
 """
 
 import gzip

@@ -14,14 +14,14 @@ from edbatch.batched_function import BatchedFunction
 
 
 def half_squares(outputs: Any) -> Array:
-    """Sums the squares of all outputs, so that each output has a cotangent.
+    """Returns half the sum of squares of all outputs, so that each has a cotangent.
 
     Args:
         outputs: A pytree; integer leaves are ignored, and padding, which is zero, adds
             nothing.
 
     Returns:
-        Half the sum, a float32 scalar.
+        A float32 scalar.
 
     Example:
         >>> float(half_squares({"state": jnp.array([1.0, 2.0]), "label": 7}))

@@ -1,4 +1,4 @@
-"""The checked options of `edbatch.batch`, by which minibatches are planned."""
+"""The checked options of `edbatch.batch` for planning minibatches."""
 
 from dataclasses import dataclass, field
 

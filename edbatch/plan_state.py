@@ -52,9 +52,14 @@ class Decisions:
 
 @dataclass(eq=False)
 class PlanState:
-    """Decisions for planning; one object, so that each plan depends on one sample.
+    """The decisions that planning uses, and the cache of plans.
 
-    Planning threads share it. A pickle contains the decisions but no plans.
+    `edbatch.planning.fit` replaces the whole object, so that no plan mixes decisions
+    of two samples. Planning threads share it. A pickle contains the decisions but no
+    plans.
+
+    The *running types* are the types as they run: recorded types, their hoisted parts,
+    and families (`edbatch.cell.hoisted_types`).
 
     Attributes:
         types: The recorded types.
@@ -66,8 +71,8 @@ class PlanState:
         hoisted: The running types, if hoisting or sharing is enabled.
         sample: Number of instances in the sample; None if there was none.
         mesh_buckets: The buckets of plans for meshes, by mesh and axis.
-        decided_together: The recorded types decided by whole minibatches, before these
-            were divided among devices.
+        decided_together: Pairs of a kind of device and a recorded type about which a
+            whole minibatch has decided, before it was divided among devices.
         lock: Guards `widths` and `mesh_buckets`.
     """
 

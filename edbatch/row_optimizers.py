@@ -3,8 +3,8 @@
 Such an optimizer must treat each element independently; it may use the norm of the
 whole gradient, which rows of zeros do not change. Other optimizers silently give
 different numbers for rows than for the table: `optax.lamb` divides by the norm of a
-parameter, `optax.clip_by_block_rms` by its number of elements, here that of the rows
-including unused places. An optimizer is therefore tried on small arrays first.
+parameter, `optax.clip_by_block_rms` by its number of elements, which would be that of
+the rows, unused places included. An optimizer is therefore tried on small arrays first.
 """
 
 import weakref
@@ -23,12 +23,12 @@ from edbatch.target import choose_target
 if TYPE_CHECKING:
     import optax
 
-_ROWS, _LOOKED_UP, _MOST = 7, (1, 4), 3  # rows and columns of the arrays
-_PLACES = 5  # of which two are in use
-_STEPS = 3  # a dependence on whole parameters may first show in the second
+_ROWS, _LOOKED_UP, _MOST = 7, (1, 4), 3  # table rows, rows looked up, other axes
+_PLACES = 5  # places for rows in a sparse gradient; two of them are in use
+_STEPS = 3  # a dependence on whole parameters may show only in the second step
 
 # States of the `optax.contrib` optimizers that adapt their own step size. A trial would
-# detect these only after many steps, the more the smaller their learning rate.
+# detect these only after many steps; the smaller the learning rate, the more.
 _OWN_STEP = {
     *("DAdaptAdamWState", "DoGState", "DoWGState", "MechanicState", "MomoState"),
     *("MomoAdamState", "ProdigyState"),
@@ -113,12 +113,13 @@ def parts_of_rows(owners: Any, is_of_rows: Callable[[Any], bool]) -> list[Any]:
     """Finds the parts of an optimizer's state that the check has to look at.
 
     Args:
-        owners: The state, with other leaves.
-        is_of_rows: Returns whether such a leaf belongs to a table.
+        owners: The state; each leaf is replaced by a pair of the leaf and the gradient
+            of its parameter.
+        is_of_rows: Returns whether such a pair belongs to a table.
 
     Returns:
-        The parts that may accumulate gradients or adapt their step size, and have a
-        leaf of a table; nested parts are listed separately.
+        The parts that may accumulate gradients or adapt their step size, and contain
+        a pair of a table; nested parts are listed separately.
     """
     found = []
 
@@ -155,7 +156,7 @@ def _adds_up(parts: list[Any], optimizer: Any, verdict: _Verdict) -> bool:
 
 
 def _is_of_one_step(optimizer: Any) -> bool:
-    """Whether an optimizer is `optax.MultiSteps` with the constant number 1.
+    """Whether an optimizer is `optax.MultiSteps` with ``every_k_schedule=1``.
 
     Schedules do not count, since they may begin with 1 and change later; nor does a
     `MultiSteps` inside a chain, where its number cannot be read.

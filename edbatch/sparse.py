@@ -41,7 +41,7 @@ class SparseRows:
             the sum of its values. ``N`` marks unused places.
         values: Their values, ``[S, ...]``, with the table's dtype; zero in unused
             places.
-        num_rows: ``N``.
+        num_rows: Number of rows of the table, ``N``.
 
     Example:
         >>> found = SparseRows(jnp.array([1, 1, 3]), jnp.ones((3, 2)), num_rows=3)
@@ -188,7 +188,7 @@ def _differentiate(run: Callable[..., Any], leaves: _Leaves) -> tuple[Any, Any, 
     """Returns the value, the auxiliary output, and the gradient, sparse for tables.
 
     Probes are zeros that are added to the rows that batched functions look up, so their
-    cotangents are the values of the rows.
+    cotangents are the values of the sparse gradients.
     """
     which: list[tuple[int, ...]] = []  # the tables that each call looks up
 
@@ -261,7 +261,8 @@ def update(
     Raises:
         PlanError: The optimizer keeps an array of another shape for a table, updates a
             row differently than with the whole table, or accumulates gradients of
-            several steps, as `optax.MultiSteps` does.
+            several steps, as `optax.MultiSteps` does; or `state` is not one of
+            its states for these parameters.
 
     Example:
         >>> import optax

@@ -2,8 +2,8 @@
 
 The target is chosen by the device that will run a program, and the program is compiled
 for it. No other part of edbatch checks the kind of device. The default numbers were
-measured on CPUs, and TPUs keep them; those of GPUs follow from kernel counts, and
-unknown platforms have the same.
+measured on CPUs and are also used for TPUs; those of GPUs follow from kernel counts and
+are also used for unknown platforms.
 """
 
 import functools
@@ -129,7 +129,7 @@ CPU_OF_ONE_CORE = replace(
 )
 # Widths that tensor cores multiply without padding. There are few, since each width is
 # compiled separately, and a chunk costs about fourteen kernels, as much as many rows:
-# see scaling.md.
+# see docs/scaling.md.
 GPU = Target(
     "gpu",
     widths=(16, 32, 64, 128, 256, 512, 1024),

@@ -55,7 +55,7 @@ def compare_gradients(
         The largest difference, divided by the gradient's largest entry if above 1.
 
     Raises:
-        VerificationError: A gradient differs by more.
+        VerificationError: A gradient differs by more than the tolerance.
     """
     result = batched.apply(params, plan, rng=rng)
     gradient_of = _batched_gradient(batched)

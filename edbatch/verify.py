@@ -90,9 +90,10 @@ def verify(
         instances: Instances, not recordings.
         gradients: Whether to compare gradients.
         tolerance: Allowed difference, relative to the larger of 1 and the largest
-            number of the array; ten times as much for gradients. By default 512
-            rounding errors of the lowest precision on the path to the number, forward
-            and backward, but at most one half; the same for gradients.
+            number of the array; ten times as much for gradients. By default, for
+            outputs and gradients alike, 512 rounding errors of the lowest precision on
+            the path to the number, forward and backward, but at most one half, or four
+            rounding errors if that is more.
         seed: Seed of the random linear function.
         rng: The key for cells that draw random numbers, as for `Batched.apply`; the
             unbatched model gets the same keys through `cell_keys`.

@@ -1,8 +1,8 @@
 """What does each part of the aligned layout gain?
 
-Prints the bytes that could be read in place and the share that is read in place: in
-schedule order, aligned in one try, in one try without each part, and after a search.
-In a clone:
+Prints the bytes that could be read in place, and the share of them that is read in
+place: in schedule order, aligned in one try, aligned in one try with one of the parts
+left out, and after a search. In a clone:
 
     python experiments/alignment_parts.py
     python experiments/alignment_parts.py --workloads lattice-lstm --batch-sizes 8
@@ -56,7 +56,7 @@ class Arguments:
 def align_once(
     problem: LayoutProblem, chains: bool, waiting: bool, tree: bool
 ) -> tuple[int, float]:
-    """Returns the bytes in place after one try with some parts, and those possible."""
+    """Aligns once with some parts; returns the bytes in place, and those possible."""
     tables, read_bytes = make_tables(problem)
     pairs, pair_bytes, possible = find_pairs(tables, problem.order, read_bytes)
     may_wait = tables.batch[:-1, IS_READ] == 0
@@ -72,7 +72,7 @@ def align_once(
 
 
 def bytes_in_place(problem: LayoutProblem, effort: int) -> np.ndarray:
-    """Returns the bytes that could be read in place, then those that are, by column."""
+    """Returns the bytes that could be read in place, then those of each column."""
     blocks = np.arange(len(problem.batch_type), dtype=np.int32)
     rows = place_blocks(problem, blocks, problem.order, False)
     _, scheduled = find_in_place(problem, problem.order, *rows)

@@ -1,4 +1,4 @@
-"""How much there is to trace, lower and compile, by model, pass and tier.
+"""How much is there to trace, lower and compile, by model, pass and tier?
 
 Prints the number of jaxpr equations, with inner functions counted once per call
 (``all``) and once each (``distinct``); the bytes of the StableHLO text; and seconds of
@@ -109,7 +109,7 @@ def load(name: str, arguments: Arguments) -> tuple[Any, Any, list[Any]]:
 
 
 def count(body: Any, known: set[int] | None) -> int:
-    """Counts equations, inner functions included; each function once if `known`."""
+    """Counts equations, inner functions included; functions in `known` are skipped."""
     total = len(body.equations)
     for eqn in body.equations:
         for inner in inner_bodies(eqn):

@@ -3,11 +3,12 @@
 For each workload the costs of its cells are measured (as `edbatch calibrate` does).
 Then, for each of several other minibatches, two schedules are chosen from the same
 candidates: the one with the fewest batches, and the one with the lowest predicted cost.
-The candidates come from searches on top of the zoo's policy and of greedy, one of them
-for cost, from the zoo's policy, and from the heuristics; ties go to the first. If the
-two choices differ, both are run alternately. With `--train N` the two choices instead
-come from two policies trained on the same N minibatches, one for few batches and one
-for low cost. In a clone:
+The candidates are the schedules of beam search for few batches, on top of the zoo's
+policy and of greedy; of beam search for low cost, on top of the zoo's policy; of the
+zoo's policy itself; and of the heuristics. Ties go to the first. If the two choices
+differ, both are run alternately. With `--train N` the two choices instead come from two
+policies trained on the same N minibatches, one for few batches and one for low cost. In
+a clone:
 
     python experiments/cost_objective.py
     python experiments/cost_objective.py --workloads lattice-lstm,dag-lstm --hidden 256

@@ -1,8 +1,8 @@
 """What does a call of `eb.jit` cost on the host, compared with one of `jax.jit`?
 
-Calls a function of parameters and a plan that computes almost nothing repeatedly, with
-increasing numbers of parameter arrays. Times are the minimum over rounds of the mean of
-a round. In a clone:
+Repeatedly calls a function that takes parameters and a plan and computes almost
+nothing, with increasing numbers of parameter arrays. Times are the minimum over rounds
+of the mean of a round. In a clone:
 
     python experiments/dispatch_overhead.py
 

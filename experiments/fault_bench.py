@@ -266,7 +266,7 @@ class Bench:
         return self._receive(1.0)
 
     def _draw(self, rate: float) -> Draw:
-        """Draws requests: kind, instance, seconds until it is sent, and patience."""
+        """Draws requests: kind, instance, seconds after the previous one, patience."""
         rng, count = self._rng, self._own.instances
         while True:
             yield from zip(

@@ -127,7 +127,8 @@ class Clients:
         """Sends requests at their times and receives answers.
 
         Args:
-            draw: Requests: kind, instance, seconds until it is sent, and patience.
+            draw: Requests: kind, instance, seconds after the previous request, and
+                patience.
             seconds: Length of the run.
             swap_s: Seconds between two swaps of the parameters.
         """

@@ -2,7 +2,7 @@
 
 Requests arrive over one TCP connection on the loopback address (`fault_wire.py`).
 Requests whose clients hang up arrive over separate connections, served by an event
-loop. The test's process says over a pipe when a server starts, drains and ends.
+loop. The test's process controls over a pipe when a server starts, drains and ends.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ class FaultSettings:
 
 
 class RequestHandler:
-    """The entrances to a server: passes the messages of connections on to it.
+    """Passes the messages of connections on to a server.
 
     Args:
         server: The server.
@@ -88,7 +88,7 @@ class RequestHandler:
     ) -> None:
         self.server, self._served = server, served
         self._params, self._deadline_ms = params, deadline_ms
-        # Made in advance: making one takes as long as serving many good requests.
+        # Made in advance: each takes as long to make as many good requests to serve.
         few = served.instances[:_OVERSIZED]
         self._oversized = [oversized(each) for each in few]
         self.handled = 0
@@ -267,7 +267,7 @@ class Trial:
         )
 
     def doors(self, server: eb.Server) -> RequestHandler:
-        """Returns the entrances to a server."""
+        """Returns a request handler for a server."""
         deadline_ms = self._settings.deadline_ms
         return RequestHandler(server, self._served, self._params, deadline_ms)
 
@@ -332,7 +332,7 @@ def main(settings: FaultSettings, control: Connection) -> None:
 def _run(
     trial: Trial, door: socket.socket, control: Connection, is_traced: bool
 ) -> None:
-    """Starts a server; serves one connection and those of clients that hang up."""
+    """Runs a server for the shared connection and for clients that hang up."""
     compiled, server = len(eb.compile_report()), trial.server()
     doors = trial.doors(server)
     hang_ups = HangUps(doors)

@@ -93,7 +93,7 @@ def _execute(
 def _with_made(
     module: Module, own: list[Thunk], places: list[Iterations], times: int
 ) -> list[Iterations]:
-    """Adds the loops that XLA makes of single operations, with known iterations.
+    """Adds the loops of known length that XLA made from single operations.
 
     Since version 0.12, JAX's binary search is one operation, which becomes a loop.
     """

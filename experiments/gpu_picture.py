@@ -67,7 +67,7 @@ def draw(events: list[Event]) -> str:
 
 
 def _names(events: list[Event]) -> dict[Any, str]:
-    """Returns names: of processes by number, of threads by both numbers."""
+    """Returns the names of processes by pid, and of threads by (pid, tid)."""
     names: dict[Any, str] = {}
     for each in events:
         if each.get("ph") == "M" and each.get("name") == "process_name":
@@ -87,7 +87,7 @@ def _row_of(event: Event) -> tuple[Any, Any]:
 
 
 def _longest(events: list[Event]) -> list[tuple[str, int, float]]:
-    """Returns operations: name, number of runs, and total microseconds."""
+    """Returns the longest operations: name, number of runs, total microseconds."""
     took: dict[str, list[float]] = defaultdict(list)
     for each in events:
         took[_operation(each["name"])].append(each["dur"])

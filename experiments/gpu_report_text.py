@@ -15,7 +15,7 @@ class Task:
         systems: The systems to compare, separated by commas.
         train: Whether gradients are measured, too.
         rounds: How often each system is timed.
-        on_cpu: Whether two CPU cores run it.
+        on_cpu: Whether it runs on two CPU cores.
         minibatches: Number of minibatches, if it differs from the report's other
             benchmarks.
     """

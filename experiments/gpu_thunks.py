@@ -16,7 +16,8 @@ class Thunk:
         kind: The kind in XLA, such as ``"kWhile"``.
         name: Name of the kernel, if the thunk is a kernel.
         number: The thunk's number in the module.
-        parts: Condition, body or branches; each a list of thunks.
+        parts: Condition and body of a loop, branches of a conditional, or the content
+            of a command buffer; each a list of thunks.
     """
 
     kind: str

@@ -277,7 +277,7 @@ def serve_run(system: System, served: ServedModel, connection: socket.socket) ->
 
 
 def main(settings: ServerSettings, control: Connection) -> None:
-    """Makes the runs that the other end of a pipe names, until None is received.
+    """Makes a run of each system that is named over a pipe, until None is received.
 
     Args:
         settings: The settings.

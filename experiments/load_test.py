@@ -204,7 +204,7 @@ def measure(own: Arguments, workload: str, hidden: int, end: float) -> dict[str,
         own: The arguments.
         workload: The workload's name.
         hidden: Length of the model's states.
-        end: Time after which no further search begins, by `time.monotonic`.
+        end: Time after which no further load or search begins, by `time.monotonic`.
 
     Returns:
         The measurements, for JSON.

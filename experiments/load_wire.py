@@ -3,7 +3,7 @@
 It uses one TCP connection on the loopback address. A request is two numbers: its own
 number, and the index of an instance in a set that the server has made from a seed. An
 answer is the request's number, a status, the time of its first value, and the bytes of
-the model's result. So communication costs little, and the same for all systems.
+the model's result. So communication costs little, and costs all systems the same.
 
 Times are from `time.monotonic`, which all processes of a machine share.
 """
@@ -20,11 +20,11 @@ _PART = 1 << 16
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer as it came over the wire.
+    """An answer, as it is sent.
 
     Attributes:
         number: Number of the request.
-        status: `ANSWERED` or `FAILED`.
+        status: `ANSWERED` or `FAILED`, or a status of the fault test (`fault_wire.py`).
         first_value: Time of the request's first value.
         content: The model's result, or the reason of the failure.
     """

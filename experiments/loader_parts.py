@@ -102,7 +102,7 @@ class Scheduled:
 def start_workers(
     batched: eb.Batched, data: Sequence[Any], clock: Clock, count: int
 ) -> Workers:
-    """Starts workers like a loader does; the numbering of types is timed."""
+    """Starts workers as a loader does; the numbering of types is timed."""
     types = batched.types
     unpacker = GraphUnpacker(types)
     settings = {name: getattr(jax.config, name) for name in SETTINGS}
@@ -116,7 +116,7 @@ def start_workers(
 
 
 def plan_in_parts(batched: eb.Batched, graph: eb.DataflowGraph, clock: Clock) -> Any:
-    """Plans a minibatch like a loader does, part by part."""
+    """Plans a minibatch as a loader does, part by part."""
     options, state = batched.options, batched.states.default().planning
     structure = clock.timed("structure", lambda: graph.structure)
     schedule = clock.timed("schedule", lambda: options.policy.schedule(structure))

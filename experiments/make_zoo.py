@@ -1,7 +1,7 @@
 """Makes the policies that come with edbatch, `policies/zoo/`.
 
-Trains one policy for each ready workload that names its data, by the same command that
-users run. The data are public; `Workload.zoo_data` lists them, as paths below one
+Trains one policy for each ready workload that names its data, with the same command
+that users run. The data are public; `Workload.zoo_data` lists them, as paths below one
 folder. In a clone, with these data in a folder:
 
     python experiments/make_zoo.py --data path/to/data

@@ -3,7 +3,7 @@
 After the benchmark of Suarez and Zhu: each input passes through one expert, two layers
 of 256 by 256 with a nonlinearity, chosen by the input. The time of a minibatch in one
 compiled program ("batched") is compared with one call of the compiled expert per input
-("calls"), for 1 to 10,000 experts, whose parameters are a list of trees or one array
+("calls"), for 1 to 10,000 experts, whose parameters are a list of pytrees or one array
 per layer that the cell indexes. With 10,000 experts there is one layer: two would take
 10 GB, including the copy that stacks a list. Both sides get arrays that are on the
 device. The batched program is the fine one; the coarse program, which runs until the

@@ -1,14 +1,15 @@
-"""Do the tests find faults? Breaks the library on purpose, place by place.
+"""Do the tests find faults? Breaks the library on purpose, one mutation at a time.
 
 Each mutation replaces one piece of text, which must occur exactly once, in a copy of
-the packages; then the tests that should find it run against the copy, and say which of
-them did. What they do not find is tried on all tests with `--rest`. In a clone:
+the packages. Then the tests that should find it run against the copy, and the first
+test that fails is printed. With `--rest`, all tests run for a mutation that none of
+these finds. In a clone:
 
     python experiments/mutation_check.py
     python experiments/mutation_check.py --names dropped-head,stale-plan --rest
 
-Takes some ten minutes on two cores once Numba has compiled the kernels, which the tests
-do. A test checks that all the texts still occur.
+Takes about ten minutes on two cores if the tests have run before, so that Numba has
+compiled the kernels. A test checks that all the texts still occur.
 """
 
 import os
@@ -26,7 +27,7 @@ from pathlib import Path
 from arguments import option, parse_arguments
 
 ROOT = Path(__file__).resolve().parents[1]
-# Folders of packages, and where each is in the copy.
+# Folders of packages, and the place of each in the copy.
 PACKAGES = {
     "edbatch": "edbatch",
     "envs": "edbatch/envs",
@@ -45,16 +46,16 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Mutation:
-    """A fault.
+    """A change of the source that the tests should find.
 
     Attributes:
-        name: What it is called.
+        name: The name, for the output and ``--names``.
         path: The file, relative to the repository.
-        old: Text that occurs once in it.
-        new: What stands in its place.
-        tests: The tests to run first, by words.
-        compiled: Whether Numba compiles its kernels. Where they are small, running
-            them in Python takes less time than compiling them anew.
+        old: The text to replace, which occurs once in the file.
+        new: The text to replace it with.
+        tests: Files and folders of the tests to run first, separated by spaces.
+        compiled: Whether Numba compiles kernels in these tests. In tests of small
+            kernels, running them in Python is faster than compiling them again.
     """
 
     name: str
@@ -65,7 +66,7 @@ class Mutation:
     compiled: bool = True
 
     def apply(self, text: str) -> str:
-        """Returns the file's text with the fault."""
+        """Returns the file's text with the mutation."""
         if text.count(self.old) != 1:
             found = text.count(self.old)
             sys.exit(f"{self.name}: its text occurs {found} times in {self.path}")
@@ -73,7 +74,7 @@ class Mutation:
 
 
 def kernel(name: str, path: str, old: str, new: str, tests: str) -> Mutation:
-    """A fault in a Numba kernel, which runs in Python."""
+    """Makes a mutation of a Numba kernel whose tests run kernels in Python."""
     return Mutation(name, path, old, new, tests, compiled=False)
 
 
@@ -354,7 +355,7 @@ MUTATIONS = (
 
 
 def copy_packages(into: Path) -> None:
-    """Copies the packages, with what Numba has compiled."""
+    """Copies the packages, including Numba's cache of compiled kernels."""
     for folder, target in PACKAGES.items():
         shutil.copytree(ROOT / folder, into / target)
 
@@ -364,7 +365,7 @@ def run_tests(
 ) -> list[str]:
     """Runs tests against the copy; returns the names of those that fail.
 
-    Of a process that does not survive nothing is known but that.
+    If a signal ends the process, the result is `NOT_SURVIVED` only.
     """
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-n", "0", *options]
     command += ["-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
@@ -388,13 +389,13 @@ def run_tests(
 
 
 def _from_root(packages: Path, name: str) -> str:
-    """The name of a test, whose path pytest shows relative to its own folder."""
+    """Converts the name of a test from a path in the copy to one below `ROOT`."""
     path, colons, test = name.partition("::")
     return os.path.relpath(packages.resolve() / path, ROOT) + colons + test
 
 
 def try_mutation(mutation: Mutation, rest: bool) -> str | None:
-    """Returns the test that finds a mutation, if one does."""
+    """Prints and returns the first test that finds a mutation, or None."""
     with tempfile.TemporaryDirectory() as folder:
         packages = Path(folder)
         copy_packages(packages)
@@ -409,7 +410,7 @@ def try_mutation(mutation: Mutation, rest: bool) -> str | None:
 
 
 def fail_unbroken(found: dict[Mutation, str]) -> list[str]:
-    """Returns the tests that fail without a fault, too: they find none."""
+    """Returns the tests that also fail without a mutation, and so find nothing."""
     failing = []
     for compiled in (True, False):
         tests = dict.fromkeys(

@@ -31,7 +31,7 @@ HIDDEN = 64
 STEPS = 8
 KNOWN = 4  # number of lengths in the warm-up
 MOST = 2**13  # maximum number of chains of a request
-FEW = 16  # requests in flight, for a program too small for larger requests
+FEW = 16  # requests in flight with --larger, so that programs are too small at first
 SWITCH_S = 2e-4  # switch interval of threads, as in `edbatch serve`
 
 

@@ -110,7 +110,7 @@ def measure(name: str, arguments: Arguments) -> str:
         between.append(elapsed_us(lambda e=each: batched.plan(e)))
     stages = [stage_times(batched, each)[1] for each in sets()]
     own = [np.percentile([each[name] for each in stages], 10) for name in STAGES]
-    own[2] -= own[1]  # lay_out schedules once more
+    own[2] -= own[1]  # lay_out schedules again
     times = [loop, np.median(between), *own, loop - sum(own)]
     return ROW.format(name, nodes, *(f"{each / nodes:.3f}" for each in times))
 

@@ -111,7 +111,7 @@ def mixed(rng: np.random.Generator, n: int, size: int) -> Subsets:
 
 
 def refused(rng: np.random.Generator, n: int, size: int) -> Subsets:
-    """Takes, of each of three groups, the first two leaves, the first three, etc."""
+    """Draws prefixes of three groups, which make paths; then the deepest leaves."""
     # Longer paths would need subsets of quadratic total size.
     depth = min(n // 3, 1000)
     groups = np.split(np.arange(3 * depth), 3)

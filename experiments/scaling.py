@@ -12,7 +12,8 @@ processes, alternately. The script fails if losses differ. In a clone:
 
 `training` is an epoch of `edbatch.training.Trainer`, whose loader plans minibatches in
 a thread, and `inference` a pass over the data with such a loader. The other measures
-are of steps alone, with plans that are on the devices.
+are of steps alone, with plans made beforehand: plans of several devices are on the
+devices, plans of one device are in host memory.
 
 Takes ten minutes on two cores, most of it to compile. Keep the machine otherwise idle.
 """

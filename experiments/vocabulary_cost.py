@@ -2,8 +2,8 @@
 
 Times a tree-LSTM's value and gradient with a small and a large embedding, alternately,
 on the same trees. The gradient of an embedding is as large as the embedding: XLA clears
-it and adds the rows of the words. This is also timed alone; the remaining difference is
-the overhead of batching. In a clone:
+it and adds the rows of the words. This gradient is also timed alone; the remaining
+difference is the overhead of batching. In a clone:
 
     python experiments/vocabulary_cost.py
     python experiments/vocabulary_cost.py --large 200000 --hidden 64

@@ -129,7 +129,7 @@ def calibrate(
         params: Its parameters, not all zero.
         minibatches: Instances of each minibatch to measure on, one or more.
         held_out: Instances of each minibatch to validate on, one or more. The costs
-            depend on the types that occur in them but not on their times.
+            include their types, but are not fitted to their times.
         rounds: Number of repetitions of every timing.
         workload: Description of the workload, for the record.
         hidden: Length of the model's states, for the record.
@@ -137,7 +137,7 @@ def calibrate(
         progress: Called as ``progress(done, total, what)``.
 
     Returns:
-        The costs and their predictions.
+        The costs, and their predictions for the held-out minibatches.
 
     Raises:
         EdbatchError: The model cannot be recorded or planned.

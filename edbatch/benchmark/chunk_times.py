@@ -21,8 +21,8 @@ def time_chunks(
     """Times one chunk of each type and width that has a loop in the program.
 
     Args:
-        replay: A minibatch that has nodes of all types.
-        watch: A stopwatch whose standard is that minibatch.
+        replay: The replay of a minibatch that has nodes of all types.
+        watch: A stopwatch whose standard is this minibatch.
         rounds: Number of repetitions of each timing.
         progress: Called as ``progress(done, total, what)``.
 

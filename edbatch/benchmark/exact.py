@@ -3,8 +3,8 @@
 It is the best that XLA can do with these cells when it knows the graph: every width,
 every output row and every operand row is a constant; consecutive rows are read as a
 slice; nothing is padded. Its weakness is that it compiles again, for seconds, for every
-minibatch. The compile time grows with the number of levels, so the system is left out
-of the comparison above `MOST_GROUPS` levels.
+minibatch. The compile time grows with the number of groups (nodes of one type and
+level), so the system is left out of the comparison above `MOST_GROUPS` groups.
 
 There is one arena per array kind. Three alternatives were all within the noise or
 slower (tree-LSTM, CPU, hidden 128 and 256): one arena per state; one joint write of all

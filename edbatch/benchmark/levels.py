@@ -1,7 +1,7 @@
 """The system `levels`: one jitted call per level and type, dispatched from Python.
 
-Forward time relative to `exact`, 64 trees, hidden 128 and 256: 1.77 and 1.56, compared
-with 1.25 and 1.01 for edbatch (docs/results.md).
+Forward time relative to `exact`, 64 trees, hidden 128 and 256: 1.73 and 1.68, compared
+with 1.16 and 1.05 for edbatch (docs/results.md).
 
 Widths are padded to powers of two, so that a call is compiled once per type and width.
 This is its best setting: leaves and classifier run in one wide call each; the arenas

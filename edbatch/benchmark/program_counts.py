@@ -1,9 +1,9 @@
 """Counts operations in the HLO of a compiled program.
 
-Counts are static: they are of instructions in the compiled text, where each loop body
-occurs once, not of executed instructions. A *product* is an HLO ``dot`` or a library
+Counts are static: instructions in the compiled text, where each loop body occurs once,
+are counted, not executed instructions. A *product* is an HLO ``dot`` or a library
 call for one; a *gather* reads rows one by one; a *slice* reads or writes consecutive
-rows. These are counted inside fused computations, too. A fusion counts as one
+rows. All three are counted inside fused computations, too. A fusion counts as one
 *operation*.
 """
 

@@ -3,8 +3,8 @@
 A plan is data, so a chunk can run again without recompilation: its record is written
 into the stream again, and its loop runs one more iteration. Added chunks read the
 operands of real nodes of their type, in the minibatch's order, and write to the rows of
-those nodes. So all values stay those of the model, and reads are as scattered as in the
-original minibatch.
+those nodes. So no value changes, and reads are as scattered as in the original
+minibatch.
 """
 
 from dataclasses import replace

@@ -20,7 +20,7 @@ class TrainRow:
         ratio_to_exact: Median ratio to `exact` measured next to it; None if `exact` was
             not measured.
         compile_s: Extra time of first runs over later ones, summed over minibatches.
-        compiles: Programs compiled for it over all minibatches.
+        compiles: Programs compiled for value and gradient, over all minibatches.
         noise_percent: Half the interquartile range of ``train_ms``, in percent.
         max_gradient_error: Largest difference from the gradient of the unbatched model,
             relative to the largest magnitude in that parameter's gradient; None if

@@ -1,10 +1,10 @@
 """The systems `scan` and `scan-sorted`: the code JAX users write today.
 
-They ``vmap`` a program for one instance: all leaves at once, then a ``lax.scan`` over
-the inner nodes, children before their parent, which reads and writes a buffer of node
-states, then the classifier, again at once. Instances are padded to the longest one, so
-the scan runs as many steps as the longest instance has inner nodes, each as wide as the
-minibatch. That is its weakness.
+They ``vmap`` a program for one instance: all leaves at once; then a ``lax.scan`` over
+the inner nodes, children before their parent, with a buffer of node states that it
+reads and writes; then the classifier for all nodes at once. Instances are padded to the
+longest one, so the scan runs as many steps as the longest instance has inner nodes,
+each as wide as the minibatch. That is its weakness.
 
 Forward time relative to `exact` on a tree-LSTM with 64 parses and hidden 128, CPU: 3.6
 with a buffer of all nodes, 6.5 with a stack of the open nodes (it scatters), 4.1 with a

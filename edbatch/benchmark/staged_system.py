@@ -1,7 +1,7 @@
 """Base class of the systems whose program is written for one kind of graph.
 
-These systems record the model as edbatch does, since a hand-written program has to
-traverse the instances as well, and then arrange arrays with NumPy.
+These systems first record the model as edbatch does, since a hand-written program has
+to traverse the instances as well. Then they arrange arrays with NumPy.
 """
 
 from abc import ABC, abstractmethod

@@ -63,7 +63,7 @@ def plan_once(
     policy: Literal["greedy", "depth"] = "depth",
     layout: Literal["auto", "schedule"] = "auto",
 ) -> None:
-    """Plans a minibatch without running it. This is the work of the process.
+    """Plans a minibatch without running it; the background process calls this.
 
     Args:
         policy: As in `edbatch.batch`; ``"depth"`` has the shortest loops to compile.

@@ -38,9 +38,9 @@ class OneSentenceCommand(TyperCommand):
     """A command whose errors are reported in one sentence."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses the options; those that name the model and its data may occur once.
+        """Parses the options; those in `_ONCE`, such as --model, may occur only once.
 
-        Of other options the last occurrence counts, so that a user can override the
+        For the others the last occurrence counts, so that a user can override the
         options of a script.
 
         Args:
@@ -51,7 +51,7 @@ class OneSentenceCommand(TyperCommand):
             The remaining arguments.
 
         Raises:
-            CommandError: Such an option is given twice.
+            CommandError: An option in `_ONCE` is given twice.
         """
         _, _, order = self.make_parser(ctx).parse_args(args=[*args])
         for each in order:

@@ -55,7 +55,7 @@ def only_writer(option: str, path: Path | None) -> Iterator[None]:
         yield
     finally:
         if held is not None:
-            # Before the unlink, since a later file of this name may be another's.
+            # Before the unlink: a later file of this name may be another process's.
             TO_REMOVE.remove(str(lock))
             with suppress(OSError):
                 lock.unlink()

@@ -20,7 +20,17 @@ _SAMPLES = 500
 
 @dataclass(frozen=True, eq=False)
 class SimulatedServer:
-    """A server and its requests, as simulated by both commands."""
+    """A server and its requests, as simulated by both commands.
+
+    Attributes:
+        task: The model and its instances.
+        library: The recorded instances that requests are drawn from.
+        config: The costs of batches and waves.
+        heuristics: The serving heuristics for the model's types.
+        arrivals: The arrival process of each rate.
+        capacity: Requests per second that the best heuristic can serve.
+        costs: Description of the source of the costs, for messages.
+    """
 
     task: "Task"
     library: "InstanceLibrary"

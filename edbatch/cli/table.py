@@ -148,10 +148,10 @@ def _print(console: Console, columns: Sequence[_Column], framed: bool = True) ->
 
 
 def _widths(columns: Sequence[_Column], room: int) -> list[int | None]:
-    """Distributes the width: each column gets its least, then a share of the rest.
+    """Distributes the width: each column gets `least`, then a share of the rest.
 
-    Without this, Rich would shrink the widest column below its least, and then cut off
-    the table.
+    Without this, Rich would shrink the widest column below its `least`, and then cut
+    off the table.
     """
     spare = room - sum(each.least for each in columns)
     if spare < 0:

@@ -35,10 +35,10 @@ class Task:
 
     @contextmanager
     def params_hint(self) -> Iterator[None]:
-        """Adds a hint at --params to errors if the model was given no parameters.
+        """Adds a hint about --params to errors if the model was given no parameters.
 
         Raises:
-            CommandError: Replaces another error of edbatch.
+            CommandError: An error of edbatch, with the hint.
         """
         try:
             yield

@@ -95,6 +95,9 @@ def build_tree(
         heads: [L] The checked heads.
         labels: [L] The labels.
 
+    Returns:
+        The tree.
+
     Example:
         >>> build_tree(["dogs", "bark"], [2, 0], ["nsubj", "root"]).label
         'root'

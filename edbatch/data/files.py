@@ -64,7 +64,7 @@ class SourceText:
         return self.error_in(f", line {line}, column {column}", message)
 
     def error_in(self, place: str, message: str) -> DataError:
-        """Makes the error for a fault at ``place``, or in the whole file if empty."""
+        """Makes the error for a fault at ``place``; empty for the whole file."""
         hint = "; to leave this file out, name the others" if self.in_folder else ""
         return DataError(f"{self.name}{place}: {message}{hint}")
 
@@ -172,6 +172,9 @@ def read_text(path: PathLike, *, in_folder: bool = False) -> SourceText:
         path: The file.
         in_folder: Whether the file was found in a folder; for error messages.
 
+    Returns:
+        The text, with the name of the file.
+
     Raises:
         DataError: The file is unreadable, too large, empty, a damaged gzip file, or not
             UTF-8.
@@ -242,7 +245,7 @@ def _check_no_copies(found: Iterable[Path]) -> None:
 
 
 def _missing(path: Path) -> DataError:
-    """Makes the error for a missing path: its first missing part, a similar name."""
+    """Makes the error for a missing path; names the missing part and a similar name."""
     missing = path
     while missing.parent != missing and not missing.parent.exists():
         missing = missing.parent

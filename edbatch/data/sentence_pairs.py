@@ -22,6 +22,9 @@ _WORD = re.compile(f"[{_UNSPACED}]|[^\\s{_UNSPACED}]+")
 def split_words(text: str) -> list[str]:
     """Splits a text at white space, and around every Chinese or Japanese character.
 
+    Args:
+        text: The text.
+
     Returns:
         The tokens. Punctuation stays with the preceding word unless it follows a space
         or is full-width.

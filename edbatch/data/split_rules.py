@@ -24,9 +24,9 @@ def parsed(num_words: int, which: float, where: float) -> int:
 
     Args:
         num_words: Number of words to split.
-        which: Uniform random number; decides between one word left, one word right, and
-            neither.
-        where: Uniform random number; decides the size if neither.
+        which: Uniform random number; decides between one word on the left, one word on
+            the right, and neither.
+        where: Uniform random number; decides the size of the left side if neither.
 
     Returns:
         The number of words on the left, 1 to `num_words - 1`.
@@ -40,7 +40,8 @@ def parsed(num_words: int, which: float, where: float) -> int:
         return 1
     if which < one_left + _ONE_WORD_RIGHT:
         return num_words - 1
-    # P(k) is log((k + 1) / k), about 1/k, over k from 2 to num_words - 2.
+    # For k from 2 to num_words - 2, P(k) is proportional to log((k + 1) / k), which
+    # is about 1/k.
     return int(2 * ((num_words - 1) / 2) ** where)
 
 

@@ -17,7 +17,7 @@ class WordList:
     """A set of words of two or more characters that can be searched for in a text.
 
     Args:
-        words: The words; words of one character are left out, since they span nothing.
+        words: The words; words of one character are left out.
         max_length: Longer words are left out as well.
 
     Raises:
@@ -105,6 +105,9 @@ def read_word_list(path: Paths, *, max_length: int = MAX_LENGTH) -> WordList:
 
 def is_word_list(source: SourceText) -> bool:
     r"""Distinguishes a word list from a file of tagged characters by its first line.
+
+    Args:
+        source: The text of the file.
 
     Returns:
         Whether the first line that is not blank is a word, or a word and its count, or

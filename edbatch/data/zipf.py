@@ -16,6 +16,9 @@ def zipf_words(rng: np.random.Generator, count: int, vocabulary_size: int) -> li
         count: Number of words.
         vocabulary_size: Words are integers below this number; 0 is the most frequent.
 
+    Returns:
+        The words.
+
     Example:
         >>> zipf_words(np.random.default_rng(0), 5, 1)
         [0, 0, 0, 0, 0]

@@ -20,7 +20,7 @@ from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.node_type import TypeKey
 from edbatch.policies.heuristics import Greedy
 
-_MOST_VALUES = 8  # of an aspect that are listed
+_MOST_VALUES = 8  # maximum number of values of an aspect that are listed
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,14 @@ class Apart:
             array from outside in some calls, the output of a cell in others),
             ``"structure"`` or ``"definition"``.
         argument: The cell's argument that differs; empty if the cell itself differs.
-        values: The differing values, per type; only the first few.
+        values: The distinct values of this aspect among the types; if there are more
+            than eight, the first eight and the number of others.
         also: Further aspects in which the types differ, as text; if there are any, all
             of them together keep the types apart.
         nodes: Nodes of these types in the minibatch.
         batches: Batches of these types with the policy ``greedy``.
-        batches_together: Batches if the types agreed in this aspect, with everything
-            else unchanged; if there are further aspects, if they were one type.
+        batches_together: Batches of these types if they agreed in this aspect, with
+            everything else unchanged; with further aspects, if they were one type.
         fix: What to change, as a clause.
 
     Example:

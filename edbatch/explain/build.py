@@ -60,7 +60,8 @@ def predict_us(explanation: Explanation, costs: CostModel) -> list[float]:
         costs: The costs of the model's cells.
 
     Returns:
-        Microseconds per batch, for the whole cell; so 0 for batches of hoisted parts.
+        Microseconds per batch. Costs are those of whole cells, so batches of hoisted
+        parts get 0.
 
     Raises:
         PolicyError: The costs are for other cells.

@@ -49,7 +49,7 @@ def explain_graph(
         The report; with times if they are measured, or if costs are given.
 
     Raises:
-        EdbatchError: As `edbatch.planning.plan` and `measure_us`; or there are no
+        EdbatchError: As for `edbatch.planning.plan` and `measure_us`; or there are no
             arrays to measure with, or the costs are for other cells.
     """
     model = name_of(state.types.model)

@@ -57,7 +57,7 @@ class Facts:
 
     Attributes:
         type_id: The type.
-        cell: A key that identifies its cell.
+        cell: Name and code of its cell, which several definitions of a cell share.
         name: The cell's name.
         values: For each aspect, a hashable value that is equal for types that agree.
         texts: For each aspect, the value as text for people.

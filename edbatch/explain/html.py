@@ -5,7 +5,7 @@ from html import escape
 from edbatch.explain.table import Table, summary, tables
 from edbatch.explain.uses import MinibatchUse
 
-_FEW = 5  # maximum columns of tables of text; wider ones have numbers
+_FEW = 5  # tables with more columns contain numbers, others text
 
 
 def as_html(report: MinibatchUse) -> str:

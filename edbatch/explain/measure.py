@@ -1,13 +1,14 @@
 """Measures the time of each batch of a minibatch inside the compiled program.
 
 A plan is data, so a batch can run alone: a stream of its chunks' records, repeated so
-often that it takes some milliseconds, is run by the program of the whole minibatch, on
-arenas that contain all its values. The time of a stream without chunks is subtracted.
-So operands and outputs are in the same rows as in a call. But from one repetition to
-the next they stay in the processor's caches, which makes batches faster; and each
-repetition is a separate step, a pass over all loops, which makes narrow batches slower.
-The sum over batches was 1.17 times the time of a call for trees and 1.18 times for
-lattices, at hidden 128 and 32 instances, on two cores that were also in use by others.
+often that it takes about a millisecond, is run by the program of the whole minibatch,
+on arenas that contain all its values. The time of a stream without chunks is
+subtracted. So operands and outputs are in the same rows as in a call. But from one
+repetition to the next they stay in the processor's caches, which makes batches faster;
+and each repetition is a separate step, a pass over all loops, which makes narrow
+batches slower. The sum over batches was 1.17 times the time of a call for trees and
+1.18 times for lattices, at hidden 128 and 32 instances, on two cores that were also in
+use by others.
 """
 
 import time

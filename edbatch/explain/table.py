@@ -1,4 +1,4 @@
-"""The tables of an `Explanation`, as text: the same for all ways to show it."""
+"""The tables of an `Explanation` as strings, shared by its text and HTML forms."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

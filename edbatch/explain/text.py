@@ -7,7 +7,7 @@ from edbatch.explain.table import Table, summary, tables
 from edbatch.explain.uses import MinibatchUse
 
 _WIDTH = 80
-_FEW = 5  # maximum columns of tables of text; wider ones have numbers
+_FEW = 5  # tables with more columns contain numbers, others text
 
 
 def as_text(report: MinibatchUse) -> str:

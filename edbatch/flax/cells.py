@@ -39,8 +39,9 @@ def cell(
         method: Name of the method to call.
         rngs: linen: the streams that the module draws random numbers from, such as
             ``"dropout"``. The streams of nnx modules are found automatically.
-        static: Arguments of the method that are compile-time constants. Flags, whose
-            default or annotation is ``bool``, are always static.
+        static: Arguments of the method that are compile-time constants. Flags are
+            always static: arguments whose default is a bool or whose annotation is
+            ``bool`` or ``bool | None``.
         **options: As for `edbatch.cell`.
 
     Returns:

@@ -42,7 +42,8 @@ class LinenFunction:
         self._streams = streams
         parameters = self.__signature__.parameters
         is_open = getattr(module, _FLAG, None) is None  # the module does not set it
-        # Position of the flag after the variables, if the cell has to fill it in.
+        # If the cell has to set the flag: its position among the arguments after the
+        # variables, infinity if it is keyword-only.
         self._flag: float | None = None
         if is_open and _FLAG in parameters:
             by_name = parameters[_FLAG].kind is Parameter.KEYWORD_ONLY

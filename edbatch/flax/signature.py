@@ -78,7 +78,8 @@ def flags(signature: inspect.Signature) -> list[str]:
         signature: The signature of the cell's function.
 
     Returns:
-        Names of the arguments whose default or annotation is ``bool``.
+        Names of the arguments whose default is a bool, or whose annotation is ``bool``
+        or ``bool | None``.
 
     Example:
         >>> def dropout(x, rate: float, deterministic: bool | None = None): ...

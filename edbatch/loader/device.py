@@ -47,6 +47,6 @@ class Settings:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Applies them in this thread, which other threads' contexts do not affect."""
+        """Applies the settings, in the current thread only."""
         with jax.enable_x64(self.x64), jax.default_device(self.device):
             yield

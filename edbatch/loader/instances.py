@@ -1,4 +1,4 @@
-"""The instances of a loader: recorded once and kept, or for each minibatch."""
+"""The instances of a loader: recorded once and kept, or again for each minibatch."""
 
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ from edbatch.loader.worker import PROTOCOL, SETTINGS, Setup, Task
 _AT_HAND = (list, tuple, np.ndarray, jax.Array)
 _MOST_PER_TASK = 64  # most instances per task when recordings are kept
 _MOST = 2**40  # most instances of a data set
-_TASKS_PER_WORKER = 4  # at least, so that all workers have about as much to do
+_TASKS_PER_WORKER = 4  # minimum, so that the workers' loads are about equal
 
 
 def data_set(instances: Any) -> Any:
@@ -163,7 +163,7 @@ class FreshInstances:
         return FRESH
 
     def begin(self) -> Callable[[], None]:
-        """Begins a loop; returns a callback for when nobody waits for recordings."""
+        """Begins a loop; returns a function to call when no more are needed."""
         if not self.workers:
             return lambda: None
         if self._processes is not None and not self._processes.alive:
@@ -225,7 +225,7 @@ def _recorded_by(workers: int, batched: BatchedFunction, instances: Any) -> list
             given = None if source is not None else [found[k] for k in part]
             return part, pool.submit(Task(part, 0, given))
 
-        # A thread reads the answers, so that no worker has to wait for that.
+        # A thread reads the answers, so that no worker waits until its answer is read.
         ahead, stop = 2 * workers, pool.begin().set
         for part, recordings in map_ahead(
             _received, map(ask, parts), ahead, ended=stop

@@ -44,8 +44,9 @@ class Loader:
     The constructor records every instance once. A loop over the loader is one epoch;
     the next loop is the next epoch, in a new order. `epochs` yields several epochs
     without a pause between them. The order of the instances depends only on the data,
-    the seed and the settings, not on the timing of threads. After a loop was left, the
-    next one continues where it stopped; a loop's threads end with it.
+    the seed and the settings, not on the timing of threads. If a loop is left early,
+    the next one continues after the last minibatch yielded; a loop's threads end
+    with it.
 
     With ``keep=False`` an instance is read and recorded each time a minibatch contains
     it: for data sets whose recordings would not fit into memory, and for a `transform`
@@ -71,14 +72,14 @@ class Loader:
     needs no program of its own. A loss has to mask its padding rows, as in
     ``jnp.mean(losses, where=plan.instance_mask)``, and takes the targets of
     `Minibatch.padded_index`. The lists of padding rows are empty, so computations over
-    the elements of a `Ragged` need no mask. With ``pad=False``, or without a last
-    minibatch (``drop_last=True``), there are no padding rows.
+    the elements of a `Ragged` need no mask. With ``pad=False``, or if the last
+    minibatch is left out (``drop_last=True``), there are no padding rows.
 
     If JAX's default device has its own memory, as GPUs do, the threads send plans there
     as soon as they are made, so that a step does not wait for a transfer.
 
-    With one thread the plans are also the same in every run, unless a search with a
-    time limit in milliseconds makes them. With several threads, plans of new sizes may
+    With one thread the plans are also the same in every run, unless they are made by a
+    search with a time limit. With several threads, plans of new sizes may
     be padded differently from run to run, which changes results by no more than
     rounding.
 
@@ -104,7 +105,7 @@ class Loader:
             and the instance's number; returns the instance to record. Requires
             ``keep=False``.
         fit: Whether decisions are based on a sample of the data set, as above.
-        state: A result of `state` in an earlier run, to continue from there.
+        state: A position that the method `state` returned, to continue from there.
 
     Attributes:
         batched: The batched function.
@@ -223,10 +224,12 @@ class Loader:
         """Yields the minibatches of several epochs; plans ahead across their borders.
 
         Args:
-            count: Number of epochs, including one that was begun. None for no end.
+            count: Number of epochs; the rest of an epoch already begun counts as one.
+                None for no end.
 
         Yields:
-            The minibatches. When one is yielded, `state` is already after it.
+            The minibatches. When one is yielded, `state` already returns the position
+            after it.
 
         Raises:
             LoaderError: The count is negative; or another loop over this loader began,
@@ -326,7 +329,7 @@ class Loader:
             epoch, step = epoch + 1, 0
 
     def _plan(self, task: _Task) -> Minibatch:
-        """Runs in the threads, which JAX's thread-local settings do not reach."""
+        """Plans a minibatch with the loop's JAX settings, which are thread-local."""
         with self._settings.hold():
             return self._plan_task(task)
 

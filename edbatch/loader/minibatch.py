@@ -1,4 +1,4 @@
-"""A loader's minibatch."""
+"""`Minibatch`: what a loader yields, a plan and the numbers of its instances."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +14,8 @@ class Minibatch:
 
     Attributes:
         plan: Its plan, for ``batched.apply``; its arrays are on the device already if
-            that is a GPU. The result has ``N`` rows: the loader's ``batch_size``, if
-            the loader pads.
+            that has its own memory. The result has ``N`` rows: the loader's
+            ``batch_size``, if the loader pads.
         index: Numbers of its instances, ``[B] int64``; B may be less than N in the last
             minibatch of an epoch.
         epoch: Number of its epoch, from 0.

@@ -36,7 +36,7 @@ def map_ahead(
             the function only when its result is requested, without threads.
         threads: Number of threads.
         ended: Called when no more results will be requested, before the threads are
-            waited for: it can make calls return that wait for something else.
+            waited for; it can end calls that are blocked.
 
     Yields:
         The results, in the order of the tasks; an exception of the function is raised

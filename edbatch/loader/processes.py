@@ -8,7 +8,7 @@ behind.
 
 Workers send answers through a pipe. Reading 35 kB, the recording of 64 trees, takes
 this process 11 µs in one message, 16 µs with buffers in separate messages, and 47 µs
-from a block of shared memory; 110 kB take 18, 17 and 62 µs. From 1 MB on shared memory
+from a block of shared memory; 110 kB take 18, 17 and 62 µs. From 1 MB on, shared memory
 is as fast; 10 MB take 9.6, 14.2 and 2.8 ms.
 """
 
@@ -103,7 +103,7 @@ class Ticket:
         """Waits for the answer; answers to earlier tasks are read before it.
 
         Returns:
-            The result of `read` of `Workers` for the answer.
+            The answer, converted by the `read` function of `Workers`.
 
         Raises:
             Exception: Raised in the worker; its cause is a `WorkerTraceback`.

@@ -16,8 +16,8 @@ class LoaderReport:
         start_ms: Waits for the first minibatch of each loop, which cannot be planned
             ahead; not part of the times below.
         wait_ms: Waits for all other minibatches.
-        elapsed_ms: Time from the first minibatch of each loop to the last requested
-            one: waits and the consumer's own work.
+        elapsed_ms: Time from the first minibatch of each loop to its last request:
+            waits and the consumer's own work.
 
     Example:
         >>> print(LoaderReport(101, start_ms=9.0, wait_ms=12.0, elapsed_ms=3000.0))

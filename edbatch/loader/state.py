@@ -114,7 +114,7 @@ def _other_run(name: str, other: object, own: object) -> LoaderError:
 def digest(recordings: Sequence[DataflowGraph]) -> str:
     """Returns a hash of instances and their order.
 
-    It does not depend on the numbers of types, which other recordings change.
+    It does not depend on type numbers, which depend on what was recorded before.
     """
     found = hashlib.blake2b(digest_size=8)
     name = cache(_name)  # by table (there is one) and type
@@ -124,7 +124,7 @@ def digest(recordings: Sequence[DataflowGraph]) -> str:
             (repr(avals[kind].shape), str(pool.dtype), pool.tobytes())
             for kind, pool in each.externals.items()
         )
-        # Types in the order of their first nodes: numbers depend on other recordings.
+        # Types in the order of their first nodes: numbers depend on earlier recordings.
         types, first, place = np.unique(
             each.node_type, return_index=True, return_inverse=True
         )

@@ -3,9 +3,9 @@
 Source: Socher, Perelygin, Wu, Chuang, Manning, Ng, Potts, "Recursive Deep Models for
 Semantic Compositionality Over a Sentiment Treebank", EMNLP 2013, section 4.3: the two
 children are concatenated to a vector ``x`` of length 2H, and each component of the
-parent has a bilinear form of it: ``tanh(x V x + x W)``. As in the paper, a leaf is its
-word's vector. Unlike in the paper, the sum has a bias. The tensor has 4 H³ entries, so
-H is usually 25 to 35.
+parent is computed with its own bilinear form: ``tanh(x V x + x W)``. As in the paper, a
+leaf is its word's vector. Unlike in the paper, the sum has a bias. The tensor has 4 H³
+entries, so H is usually 25 to 35.
 """
 
 from functools import partial

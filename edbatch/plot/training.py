@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _CURVES = (("#BC450F", "o"), ("#2A9D6E", "D"), ("#8F3F71", "P"), ("#56B4E9", "X"))
 _UNTRAINED = (0, (7, 2, 1, 2, 1, 2))
 _LEGEND_LINE = 0.11  # share of a panel's height
-# Heuristics more than this many times as far above the bound as the higher of greedy
-# and the curves' first values are given as text: their lines would flatten the curves.
+# A heuristic more than this many times as far above the bound as `_highest` is given as
+# text, because its line would flatten the curves.
 _FAR = 3.0
 
 
@@ -100,7 +100,7 @@ def _check(records: Sequence[TrainingRecord]) -> None:
 
 
 def _draw_curve(axes: "Axes", record: TrainingRecord, k: int) -> None:
-    """Draws the best value so far, up to the last trial."""
+    """Draws the best value so far, as a step curve over the trials."""
     trials, batches = zip(*record.curve, strict=True)
     color, marker = _CURVES[k % len(_CURVES)]
     best = np.minimum.accumulate(batches)

@@ -3,7 +3,7 @@
 On a CPU the devices synchronize for every array of a collective operation, even if XLA
 has combined several operations into one with many operands: summing 24 small parameters
 of a tree-LSTM took 1.8 ms, as one vector 0.2 ms (two devices on two cores; ``python
-experiments/scaling.py`` shows the whole). Frameworks for data-parallel training call
+experiments/scaling.py`` times whole steps). Frameworks for data-parallel training call
 such a vector a bucket (Li et al., PyTorch Distributed, VLDB 2020, section 3.2.2).
 """
 

@@ -19,11 +19,11 @@ def use_cpu_devices(count: int | None = None) -> int:
 
     The rule: a CPU is one device by default, whose wide operations XLA spreads over its
     cores. Where a loader feeds data, in training and in inference, this is the fastest
-    choice, or as fast as any with large states. Where the same plans run repeatedly, or
-    a single minibatch has to be fast, several devices can be faster; `choose_devices`
-    measures it. A function returned by `edbatch.batch` runs on one device, however many
-    there are. It logs once that there are cores for more devices (level INFO of the
-    logger ``edbatch``), or that other devices stay idle (a warning).
+    choice or, with large states, as fast as any other. Where the same plans run
+    repeatedly, or a single minibatch has to be fast, several devices can be faster;
+    `choose_devices` measures it. A function returned by `edbatch.batch` runs on one
+    device, however many there are. It logs once that there are cores for more devices
+    (level INFO of the logger ``edbatch``), or that other devices stay idle (a warning).
     `edbatch.Batched.sharded` runs on all devices.
 
     Args:

@@ -1,4 +1,4 @@
-"""Running a sharded plan: the same program on every device of a mesh.
+"""Runs a sharded plan: the same program on every device of a mesh.
 
 Each device runs its own plan and gathers its own results; then every device gets the
 results of all others, in the order of the user's instances. JAX differentiates this: a
@@ -38,7 +38,7 @@ def run_sharded(params: Any, plan: ShardedPlan, rng: Any = None) -> Any:
         same on every device.
 
     Raises:
-        EdbatchError: As `run_plan`.
+        EdbatchError: As for `run_plan`.
 
     Example:
         >>> import edbatch as eb
@@ -65,7 +65,7 @@ def run_sharded_and_look_up(
     tables: tuple[Table, ...] = (),
     probes: Probes = (),
 ) -> tuple[Any, Probes]:
-    """As `run_sharded`, but also returns which rows of tables were looked up.
+    """Like `run_sharded`, but also returns which rows of tables were looked up.
 
     Args:
         params: The model's parameters.
@@ -78,7 +78,7 @@ def run_sharded_and_look_up(
         The results, and the row numbers looked up, ``[D, S] int32`` for each table.
 
     Raises:
-        EdbatchError: As `run_plan`.
+        EdbatchError: As for `run_plan`.
     """
     shape = plan.shape
     leaves, structure = jax.tree.flatten(params)

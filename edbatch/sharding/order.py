@@ -32,7 +32,8 @@ def order_results(
             user's order. ``[R] int32``.
         stack_rows: Rows that each device adds to a stack, per leaf.
         shape: The static part of the result.
-        sizes: Rows of lists in the result, by the names of its bucket.
+        sizes: Number of rows of each list in the result, by the list's name in the
+            bucket.
 
     Returns:
         Rows of the stacks, numbered from 1 and padded with 0, and the lengths of lists.

@@ -140,7 +140,7 @@ class ShardedPlan:
         return instance_mask(self.shape.result.instances, self.num_instances)
 
     def tree_flatten_with_keys(self) -> tuple[tuple[Any, ...], ShardedShape]:
-        """As `tree_flatten`, with the names of the parts."""
+        """Like `tree_flatten`, with the names of the parts."""
         arrays, shape = self.tree_flatten()
         parts = ("shards", "rows", "lengths", "num_instances")
         names = map(jax.tree_util.GetAttrKey, parts)

@@ -25,7 +25,7 @@ from edbatch.sharding.report import ShardedReport
 from edbatch.stream.buckets import INSTANCES
 from edbatch.target import Target, choose_target
 
-_OF_DEVICE = "instances of a device"  # dimension of a bucket: the largest such number
+_OF_DEVICE = "instances of a device"  # size in a bucket: the most of any device
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +110,7 @@ def decide_together(
         target: The kind of device.
 
     Raises:
-        EdbatchError: As `edbatch.planning.plan`.
+        EdbatchError: As for `edbatch.planning.plan`.
     """
     if own.sample is not None:
         return
@@ -147,7 +147,7 @@ def plan_shards(
         The plan.
 
     Raises:
-        EdbatchError: As `edbatch.planning.plan`; or the given costs are for other
+        EdbatchError: As for `edbatch.planning.plan`; or the given costs are for other
             cells.
     """
     start = time.perf_counter()

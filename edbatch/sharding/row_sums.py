@@ -10,7 +10,8 @@ Gain: a gradient of tree-lstm on two CPU devices was 1.53 and 1.34 times as fast
 one at hidden 64 and 128; with whole arrays, 1.42 and 1.22 times (docs/results.md, "Two
 CPU devices").
 
-This uses the probes of `edbatch.gradient.tables`: their cotangents are the values.
+This uses the probes of `edbatch.gradient.tables`: the cotangent of a probe is the
+cotangent of the rows looked up.
 """
 
 from collections.abc import Callable, Sequence

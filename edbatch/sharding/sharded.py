@@ -100,7 +100,7 @@ class Sharded(HostSide):
         return Sharded(self.batched, self.mesh, self.axis)
 
     def __deepcopy__(self, memo: Any) -> "Sharded":
-        """As `copy.copy`, with a copy of the function for one device."""
+        """Like `copy.copy`, with a copy of the function for one device."""
         return Sharded(copy.deepcopy(self.batched, memo), self.mesh, self.axis)
 
     def __reduce__(self) -> NoReturn:
@@ -125,10 +125,10 @@ class Sharded(HostSide):
             rng: As for `Batched.apply`.
 
         Returns:
-            As `Batched` does.
+            As for `Batched`.
 
         Raises:
-            EdbatchError: As `plan` and `apply`.
+            EdbatchError: As for `plan` and `apply`.
         """
         instances = minibatch_of(instances)
         plan = self._plan(instances, params, ANY)
@@ -169,7 +169,7 @@ class Sharded(HostSide):
             The plan, a pytree for `apply`, which lies on the devices of the mesh.
 
         Raises:
-            EdbatchError: As `Batched.plan`; or the given costs are for other cells.
+            EdbatchError: As for `Batched.plan`; or the given costs are for other cells.
         """
         instances = minibatch_of(instances)
         return self._plan(instances, params, checked_rows(pad_to, len(instances)))
@@ -209,7 +209,7 @@ class Sharded(HostSide):
             given; only ``.batched.explain`` measures batches.
 
         Raises:
-            EdbatchError: As `plan`.
+            EdbatchError: As for `plan`.
         """
         instances = minibatch_of(instances)
         state = self.states.of_minibatch(instances, params)
@@ -250,12 +250,12 @@ class Sharded(HostSide):
             rng: As for `Batched.apply`; nodes get the same keys as on one device.
 
         Returns:
-            As calling the function; the same on all devices.
+            The same result as calling the function; the same on all devices.
 
         Raises:
             PlanError: The plan was made for one device, for another mesh, by another
-                model, or for parameters of other shapes; or parameters are on a mesh
-                with explicit axes.
+                model, or for parameters of other shapes; or a mesh with explicit axes
+                is set around the call, or parameters are on one.
         """
         if isinstance(plan, Plan):
             raise PlanError(
@@ -331,7 +331,7 @@ class Sharded(HostSide):
         rng: Any = None,
         block: bool = True,
     ) -> Pending:
-        """Compiles ahead the programs for minibatches like those of a sample.
+        """Compiles ahead of time the programs for minibatches like those of a sample.
 
         Args:
             sample: As for `Batched.warm_up`.
@@ -342,11 +342,11 @@ class Sharded(HostSide):
             block: As for `Batched.warm_up`.
 
         Returns:
-            As `Batched.warm_up`.
+            As for `Batched.warm_up`.
 
         Raises:
-            EdbatchError: As `plan` and `apply`; or a batch size is no whole number
-                above 0.
+            EdbatchError: As for `plan` and `apply`; or a batch size is not a whole
+                number above 0.
         """
         with _explained():
             recordings = self.record_all(sample, params=params)

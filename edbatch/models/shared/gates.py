@@ -80,7 +80,7 @@ def linked(gate: Any, x: Array, states: Array) -> Array:
 
 
 def from_children(gate: Any, states: Sequence[Array]) -> Array:
-    """Computes one gate of the states of a node's children, before the activation.
+    """Computes one gate from the states of a node's children, before the activation.
 
     Args:
         gate: ``U``, a list with a matrix ``[H, H]`` per child position, and ``b``,
