@@ -54,7 +54,7 @@ def test_the_guide_runs_as_it_stands(blocks, tmp_path, capsys):
     for each in (
         "proven bound",
         "searched",
-        "so the policy follows that",
+        "so the policy follows greedy",
         " by fsm-fall",
     ):
         assert each in printed

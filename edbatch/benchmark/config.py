@@ -120,8 +120,8 @@ class BenchmarkConfig:
             names = getattr(self, option)
             if len(set(names)) < len(names):
                 raise BenchmarkError(
-                    f"each of them is measured once but --{option} is"
-                    f" {','.join(names)}; name each once"
+                    f"--{option} must not repeat a name but is {','.join(names)}; name"
+                    " each once"
                 )
 
     @property

@@ -72,7 +72,7 @@ class Exact(StagedSystem):
         stages = stage(merge(recordings))
         if len(stages.groups) > MOST_GROUPS:
             raise UnsupportedError(
-                f"its program would have {len(stages.groups)} levels, more than"
+                f"its program would run {len(stages.groups)} groups of nodes, more than"
                 f" {MOST_GROUPS}, and take minutes to compile for every minibatch"
             )
         run = _program(stages)

@@ -153,7 +153,9 @@ def choose_policy(
     if record.stopped == "greedy":
         return machine, "greedy, which already meets the bound on every minibatch"
     if record.worse_than_greedy:
-        return machine, "trained on the spot, but never as good as greedy, so that"
+        return machine, (
+            "greedy, because the policy trained on the spot was never as good"
+        )
     found = f"{record.held_out_batches:.2f} batches on held-out minibatches"
     return machine, (
         f"trained on the spot: {len(machine.states)} states, {found}, lower bound"

@@ -46,8 +46,8 @@ class StagedSystem(ABC):
         draw = {each.key.cell for each in self._types.types if each.takes_rng}
         if draw:
             raise UnsupportedError(
-                f"it gives no keys to cells that draw random numbers, as"
-                f" {', '.join(sorted(draw))} can"
+                f"it passes no random keys to cells, but {', '.join(sorted(draw))} can"
+                " draw random numbers"
             )
         return found
 

@@ -65,8 +65,8 @@ class Batched:
     ) -> None:
         self.name = name
         self.about = (
-            f"one compiled program that reads its schedule as data; policy"
-            f" {policy.name}; copies the operands that do not lie in order"
+            "one compiled program that reads its schedule as data; policy"
+            f" {policy.name}; gathers the operands that are not in consecutive rows"
         )
         self.params = params
         self.batched = eb.batch(

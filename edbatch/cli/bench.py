@@ -89,9 +89,9 @@ def bench(
         typer.Option(
             metavar="A,B,...",
             help=(
-                "Compare policies in place of systems: batches and the forward time of"
-                " edbatch under each. 'learned' is that of --policy, guarded as by"
-                " eb.batch; others are named as there."
+                "Compare policies instead of systems: batches and the forward time of"
+                " edbatch under each. 'learned' is the policy of --policy with the"
+                " guard of eb.batch; the others are named as for --policy."
             ),
         ),
     ] = None,
@@ -102,8 +102,8 @@ def bench(
             metavar="",
             help=(
                 "Compare edbatch without its memory planner, with layout only, with"
-                " packing only, with both, by default (auto), and with packing and"
-                " hoisting; as --systems with the six."
+                " packing only, with both, with the default settings (auto), and with"
+                " packing and hoisting; short for --systems with these six."
             ),
         ),
     ] = False,
@@ -320,7 +320,10 @@ def _print_shares(result: "BenchmarkResult") -> None:
         " recordings (plan, run); shares of the former"
     )
     if limit:
-        title += f"; the limit, {limit:.3g} ms, is the products at the peak"
+        title += (
+            f"; the limit, {limit:.3g} ms, is the time of the matrix products at"
+            " peak speed"
+        )
     print_table(heads, rows, title)
 
 

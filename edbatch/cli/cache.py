@@ -20,7 +20,7 @@ def cache(
         typer.Option(
             "--info",
             metavar="",
-            help="Show where they are and how large they are: default.",
+            help="Show where the programs are and how large they are; the default.",
         ),
     ] = False,
     json: options.Json = False,

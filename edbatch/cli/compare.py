@@ -184,9 +184,9 @@ def compare(
     learned = get_policy(policy)
     if held_out and task_options.model is None and not task_options.data:
         raise CommandError(
-            "--held-out divides data as train-policy did but there are none, and"
-            " sampled instances are not those of a training; add --data, or leave"
-            " --held-out out and sample others with another --seed"
+            "--held-out divides the data as train-policy did but no data are given, and"
+            " the sampled instances are not the ones of the training; add --data, or"
+            " leave --held-out out and sample others with another --seed"
         )
     sizes = [*dict.fromkeys(batch_size or [64])]
     count = max(sizes) * minibatches

@@ -22,8 +22,8 @@ def demo(
         typer.Option(
             metavar="FOLDER",
             help=(
-                "Where to save the policy, made if it is missing; a new temporary"
-                " folder without."
+                "The folder to save the policy in, created if it is missing; a new"
+                " temporary folder by default."
             ),
         ),
     ] = None,

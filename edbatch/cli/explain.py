@@ -33,7 +33,10 @@ def explain(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Predict how long, by what edbatch calibrate has measured.",
+            help=(
+                "Predict how long each batch takes, from the costs that edbatch"
+                " calibrate measured."
+            ),
         ),
     ] = None,
     plot: Annotated[
@@ -111,7 +114,10 @@ def _hidden_of(known: "CostModel", file: Path, hidden: int | None) -> int | None
     if record is None or record.hidden is None:
         return hidden
     if hidden is None:
-        say(f"The costs are those of states of length {record.hidden}; so are these.")
+        say(
+            f"The costs were measured with states of length {record.hidden}; this model"
+            " gets states of the same length."
+        )
     elif hidden != record.hidden:
         raise CommandError(
             f"the costs in {file} were measured with --hidden {record.hidden} but this"

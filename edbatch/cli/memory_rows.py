@@ -79,8 +79,8 @@ def print_memory_rows(rows: Sequence[Mapping[str, Any]], title: str) -> None:
 
     shown = [[cell(name, row[name]) for name in _HEADS] for row in rows]
     about = (
-        "; kilobytes read from arenas, those of them in place, rows of padding;"
-        " kilobytes of arenas, of arenas whose rows are used again, and of values that"
-        " are live at one time; time to lay out"
+        "; kilobytes read from arenas, and how many of them in place, padding rows;"
+        " kilobytes of arenas, of arenas with reused rows, and of the values that are"
+        " live at the same time; time of the layout"
     )
     print_table([*_HEADS.values()], shown, title + about)

@@ -96,8 +96,8 @@ def say_if_repeated(size: int, *counts: int) -> None:
         few = min(counts)
         found = "is 1 instance" if few == 1 else f"are {few} instances"
         say(
-            f"There {found} to draw minibatches of {size} from, so some are in one"
-            " more than once. Give more data, or a smaller --batch-size."
+            f"There {found} to draw minibatches of {size} from, so a minibatch contains"
+            " some more than once. Give more data, or a smaller --batch-size."
         )
 
 
@@ -156,8 +156,8 @@ def refusing_values() -> Iterator[None]:
         yield
     except AsksForValueError as error:
         raise CommandError(
-            f"the model asks for a value ({raising_line(error)}), so what it does is"
-            " known only once it runs, and this command plans before anything runs;"
-            " give a model that takes its decisions from the instance, as those that"
-            " train a parser do"
+            f"the model asks for a value ({raising_line(error)}), so its graph is known"
+            " only once it runs, but this command plans before anything runs; give a"
+            " model whose decisions depend only on the instance, such as a parser that"
+            " follows gold transitions in training"
         ) from error

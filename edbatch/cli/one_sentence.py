@@ -120,8 +120,8 @@ def cache_folder() -> Path | None:
     own = getattr(jax.config, JAX_FOLDER)
     if own and "://" in own:
         raise CommandError(
-            f"the cache of compiled programs is a folder of this machine but {own},"
-            " which JAX was given, is an address; look after it with the tools of its"
+            "the cache of compiled programs must be a folder of this machine but JAX"
+            f" was given the address {own}; manage that cache with the tools of its"
             " storage, or set JAX_COMPILATION_CACHE_DIR to a folder"
         )
     return Path(own) if own else default_cache_folder()

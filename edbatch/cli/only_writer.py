@@ -48,8 +48,9 @@ def only_writer(option: str, path: Path | None) -> Iterator[None]:
             TO_REMOVE.extend([str(lock)] if held is not None else [])
     except BlockingIOError:
         raise CommandError(
-            f"{option} names a file that no other training writes but one is writing"
-            f" {path} now; wait until it has ended, or name another file"
+            f"{option} must name a file that no other training is writing but one is"
+            f" writing {path} now; wait until that training has ended, or name another"
+            " file"
         ) from None
     try:
         yield

@@ -79,8 +79,8 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], Vocabularies | None]
             tokens = arrays.pop(name)
             if tokens.dtype.kind != "U" or tokens.ndim != 1:
                 raise CommandError(
-                    f"{wrong} has as {name!r} {tokens.dtype}{list(tokens.shape)} and no"
-                    " list of words; save the parameters again"
+                    f"{wrong} has {tokens.dtype}{list(tokens.shape)} as {name!r}"
+                    " instead of a list of words; save the parameters again"
                 )
             found[name] = _vocabulary(tokens.tolist(), name, wrong)
     words, target = found.pop(VOCABULARY, None), found.pop(TARGET_VOCABULARY, None)

@@ -89,10 +89,10 @@ def where_beaten(
         return None
     return (
         f"At {batch_size:,} instances per minibatch {best.policy} runs fewer batches"
-        f" than the policy alone: {best.mean_batches:.2f} and not"
-        f" {alone.mean_batches:.2f}, {best.mean_ratio:.3f} and {alone.mean_ratio:.3f}"
-        " times the lower bound. The guard of eb.batch takes its schedules where they"
-        " have fewer batches."
+        f" than the policy alone: {best.mean_batches:.2f} instead of"
+        f" {alone.mean_batches:.2f}, or {best.mean_ratio:.3f} instead of"
+        f" {alone.mean_ratio:.3f} times the lower bound. The guard of eb.batch takes"
+        " its schedules where they have fewer batches."
     )
 
 

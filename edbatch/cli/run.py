@@ -38,7 +38,10 @@ def run(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Parameters as .npz, as --save-params writes them; random without.",
+            help=(
+                "Parameters, an .npz file as written by --save-params; random by"
+                " default."
+            ),
         ),
     ] = None,
     save_params: Annotated[
@@ -54,7 +57,7 @@ def run(
             metavar="FILE",
             help=(
                 "Write the results to this .npz file: one array per output, a row per"
-                " instance. Lists stand one after the other, with an array of lengths."
+                " instance. Lists are concatenated, with an array of their lengths."
             ),
         ),
     ] = None,

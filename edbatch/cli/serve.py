@@ -49,9 +49,10 @@ def serve(
         typer.Option(
             metavar="FILE",
             help=(
-                "Parameters: .npz as `edbatch run --save-params` writes them; of your"
-                " own model .msgpack of flax.serialization, too, or a folder of orbax."
-                " Random without, where the service says how to make them."
+                "Parameters: an .npz file as written by `edbatch run --save-params`;"
+                " for your own model also a .msgpack file of flax.serialization, or an"
+                " orbax folder. Random by default, if the service says how to make"
+                " them."
             ),
             rich_help_panel="What to serve",
         ),
@@ -80,8 +81,8 @@ def serve(
             metavar="N",
             min=0,
             help=(
-                "Seed of the random numbers that cells draw (their argument rng), other"
-                " ones for each request; without it they get no key."
+                "Seed of the random numbers that cells draw (their argument rng),"
+                " different for each request; without it cells get no key."
             ),
             rich_help_panel=_RUN,
         ),

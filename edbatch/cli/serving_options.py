@@ -19,7 +19,7 @@ Serving = Annotated[
         "--serving",
         metavar="",
         help=(
-            "For a server, to which requests come over time, in place of minibatches;"
+            "For a server whose requests arrive over time, instead of minibatches;"
             " simulated, with the options of this panel."
         ),
         rich_help_panel=_PANEL,
@@ -43,7 +43,7 @@ Burst = Annotated[
     typer.Option(
         metavar="B",
         min=1,
-        help="Arrivals in bursts: busy times of B times the rate of quiet ones.",
+        help="Arrivals in bursts: busy periods have B times the rate of quiet ones.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -70,7 +70,10 @@ Requests = Annotated[
 MaxRows = Annotated[
     int,
     typer.Option(
-        metavar="N", min=1, help="No batch has more rows.", rich_help_panel=_PANEL
+        metavar="N",
+        min=1,
+        help="Maximum number of rows of a batch.",
+        rich_help_panel=_PANEL,
     ),
 ]
 Objective = Annotated[

@@ -71,8 +71,8 @@ def train_policy(
         typer.Option(
             metavar="FILE",
             help=(
-                "Learn to run batches of little cost, not few of them, by the costs"
-                " that edbatch calibrate measured."
+                "Minimize the cost of the batches instead of their number, with the"
+                " costs that edbatch calibrate measured."
             ),
         ),
     ] = None,
@@ -317,7 +317,10 @@ def describe_outcome(record: "TrainingRecord", states: int) -> str:
     }[record.stopped]
     if record.worse_than_greedy:
         how = {"interrupted": "was interrupted and "}.get(record.stopped, "")
-        how += "did not meet the greedy heuristic, so the policy follows that"
+        how += (
+            "found nothing as good as the greedy heuristic, so the policy follows"
+            " greedy"
+        )
     trials = "1 trial" if record.trials == 1 else f"{record.trials:,} trials"
     if record.trials == 0 and record.stopped == "lower bound":
         trials = "no trial was needed"

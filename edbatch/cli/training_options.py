@@ -17,10 +17,10 @@ Encoding = Annotated[
     typer.Option(
         metavar="fall|sort|max|base",
         help=(
-            "What the policy sees of the operations that are ready: the two types"
-            " whose batches lower a bound on what remains most (fall), which types"
-            " there are (base), also which is most frequent (max), or all of them"
-            " by frequency (sort)."
+            "What the policy sees of the operations that are ready: the two types whose"
+            " batches most reduce a bound on the remaining batches (fall), which types"
+            " there are (base), also which is most frequent (max), or all of them by"
+            " frequency (sort)."
         ),
     ),
 ]

@@ -219,7 +219,10 @@ def test_options_reach_the_workload(brackets):
         ({"seed": -1}, "--seed must be 0 or more but is -1"),
         ({"systems": ()}, "--systems names no system; leave it out to compare edbatch"),
         ({"systems": ("exakt",)}, "no system 'exakt'; did you mean 'exact'?"),
-        ({"systems": ("scan", "scan")}, "measured once but --systems is scan,scan"),
+        (
+            {"systems": ("scan", "scan")},
+            "--systems must not repeat a name but is scan,scan",
+        ),
     ],
 )
 def test_a_wrong_configuration(changes, message):
@@ -340,7 +343,7 @@ def test_a_model_of_ones_own_that_draws_and_has_integers():
     systems = ("edbatch", "planner-both", "unbatched", "levels")
     result = run_benchmark(replace(OWN_CONFIG, systems=systems), None, OWN)
     assert [row.system for row in result.rows] == [*systems[:3]]
-    assert "cells that draw random numbers, as embed can" in result.left_out["levels"]
+    assert "to cells, but embed can draw random numbers" in result.left_out["levels"]
     for row in result.rows:
         assert row.max_abs_error < 1e-6
         assert row.train.max_gradient_error < 1e-5

@@ -207,7 +207,7 @@ def test_held_out_instances_are_those_that_training_did_not_see(
 
 def test_held_out_instances_of_no_data(assert_fails, policy_file: Path) -> None:
     assert_fails(
-        "--held-out divides data .* but there are none, .* add --data, or leave",
+        "--held-out divides the data .* but no data are given, .* add --data, or leave",
         *(*TREES, policy_file, "--held-out"),
     )
 

@@ -141,13 +141,13 @@ def test_a_policy_that_cannot_be_written_is_told(assert_fails) -> None:
     ("stopped", "worse", "text"),
     [
         ("lower bound", False, "Training met the lower bound on every minibatch"),
-        ("lower bound", True, "Training did not meet the greedy heuristic, so"),
+        ("lower bound", True, "Training found nothing as good as the greedy heuristic"),
         ("trials", False, "used all trials without meeting every lower bound: 1,234"),
         ("patience", False, "Training ended as nothing better was found for a while: "),
-        ("patience", True, "Training did not meet the greedy heuristic, so the policy"),
-        ("trials", True, "Training did not meet the greedy heuristic, so the policy"),
+        ("patience", True, "Training found nothing as good as the greedy heuristic"),
+        ("trials", True, "Training found nothing as good as the greedy heuristic"),
         ("interrupted", False, "was interrupted; this is the best policy so far: 1,2"),
-        ("interrupted", True, "was interrupted and did not meet the greedy heuris"),
+        ("interrupted", True, "was interrupted and found nothing as good as the gr"),
     ],
 )
 def test_how_training_ended_is_said(policy_file, stopped, worse, text) -> None:
