@@ -61,8 +61,8 @@ class AgentPolicy:
     the graph; types that the graph lacks have no nodes.
 
     Attributes:
-        agent: The agent.
-        type_keys: The types of the environment in which it was trained,
+        agent: An object with the method `predict` of `Agent`.
+        type_keys: The types of the environment in which the agent was trained,
             ``env.unwrapped.type_keys``.
         name: Short name for tables.
 

@@ -41,8 +41,8 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
     the number of nodes that have not run, and the ratio of the sufficient condition: at
     1, some optimal schedule runs this type next.
 
-    Reward: −1 + `alpha` · (that ratio of the chosen type). Choosing a type without
-    nodes on the frontier gives `INVALID_ACTION_REWARD` and changes nothing.
+    Reward: −1 + `alpha` · (the ratio of the chosen type). Choosing a type without nodes
+    on the frontier gives `INVALID_ACTION_REWARD` and changes nothing.
 
     Episode: terminated when every node has run. Truncated only after
     `max_invalid_actions` invalid actions in a row, which no masked learner makes.

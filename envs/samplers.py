@@ -1,8 +1,8 @@
 """Samplers of random graphs, for the environment, for training and for tests.
 
-Each takes a `numpy.random.Generator` first and returns a minibatch of independent
-instances; bind the other arguments with `functools.partial` to make a sampler for
-`BatchingEnv`.
+Each sampler takes a `numpy.random.Generator` first and returns a minibatch of
+independent instances; bind the other arguments with `functools.partial` to make a
+sampler for `BatchingEnv`.
 """
 
 from collections.abc import Callable, Sequence

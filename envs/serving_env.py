@@ -29,7 +29,7 @@ _NEVER_MS = np.float32(1e9)  # replaces longer and infinite times
 class ServingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
     """Choose what a server runs next, or let it wait, while requests arrive.
 
-    Action: ``Discrete(T + 2)``: a type, whose waiting nodes over all requests in flight
+    Action: ``Discrete(T + 2)``: a type, whose waiting nodes of all requests in flight
     run as one batch, up to the rows that the server allows; ``T`` to wait until the
     next arrival, or for a quantum; ``T + 1`` to look: this ends the wave of batches,
     answers finished requests and lets others join. Waiting is allowed only at the

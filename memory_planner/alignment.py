@@ -5,9 +5,10 @@ its readers are known, so each chunk of a reader requires one exact sequence of 
 Sequences are accepted in descending order of their bytes, as a whole or not at all
 (`runs`); the remaining order is chosen for the batch's own operands (`run_sorting`).
 
-A batch whose readers require no order can wait: it is ordered last and follows the
-rows of one of its own reads. This is the read over the fewest chains of blocks; ties go
-to the read with the most bytes. If it takes whole blocks, it can always be a slice.
+A batch whose readers require no order can *wait*: it is ordered after all others, by
+the rows of the operands of one of its reads. This is the read over the fewest chains of
+blocks; ties go to the read with the most bytes. If that read takes whole blocks, it can
+always be a slice.
 
 Differs from the memory planning of ED-Batch (Chen et al., ICML 2023, section 4), which
 collects the constraints of all batches in one PQ-tree and broadcasts them from operand
@@ -17,7 +18,7 @@ all constraints are sequences, and PQ-trees are needed only for the rest.
 Gain on 32 sampled instances (`experiments/alignment_parts.py`, docs/results-memory.md):
 the share of bytes in place rises from 3% to 53% for tree-LSTMs, from 8% to 76% for word
 lattices, from 46% to 86% for taggers. Waiting contributes 32 of these percentage points
-for lattices and 4 for taggers, none for trees, and costs DAG-LSTMs 18.
+for lattices, 4 for taggers and none for trees; for DAG-LSTMs it loses 18 points.
 
 Time O(E + sorting) for E operands, if types have few slots.
 """
@@ -55,7 +56,8 @@ class Constraints(NamedTuple):
     Attributes:
         table: Chunk, read and next constraint of each.
         num_bytes: Bytes that are read in place if the constraint is accepted.
-        first: The first constraint of each batch, or `NONE`.
+        first: First constraint in the list of each batch, or `NONE`. A constraint is in
+            the list of the last batch that it takes nodes from.
     """
 
     table: np.ndarray  # [W, 3] int32
@@ -83,7 +85,8 @@ def align(
         use_tree: Whether runs may be ordered by PQ-trees.
 
     Returns:
-        The nodes in their order, ``[N] int32``; and whether any of it is from a tree.
+        The nodes in their order, ``[N] int32``; and whether the order of any batch is
+        that of a PQ-tree.
     """
     batch = tables.batch
     num_batches = len(batch) - 1
@@ -113,7 +116,8 @@ def align(
         if is_asked[b] or has_reads:
             found, by_tree = order_runs(tables, b, nodes, weight, count, use_tree)
             is_by_tree |= by_tree
-            # No slice assignment: Numba compiles its error message for two seconds.
+            # A loop, because Numba takes two seconds to compile the error message of a
+            # slice assignment.
             for k in range(last - first):
                 order[first + k] = found[k]
         for place in range(first, last):
@@ -140,7 +144,7 @@ def _new_constraints(batch):
 
 @kernel
 def _add_constraints(tables, b, order, weight, constraints, count):
-    """Adds each chunk's constraints to the last batches read; returns the new count."""
+    """Adds a constraint per chunk and read of a batch; returns the new count."""
     batch, read, chunk_start = tables.batch, tables.read, tables.chunk_start
     table, num_bytes, first = constraints
     for c in range(batch[b, FIRST_CHUNK], batch[b + 1, FIRST_CHUNK]):
@@ -161,7 +165,7 @@ def _add_constraints(tables, b, order, weight, constraints, count):
 
 @kernel
 def _latest_producer(tables, nodes, slot):
-    """Finds the last batch that nodes read; `NONE` if they can read no slice."""
+    """Finds the last batch that a slot reads; `NONE` if it cannot read a slice."""
     before = latest = NONE
     for v in nodes:
         u = tables.operand_node[tables.operand_start[v] + slot]

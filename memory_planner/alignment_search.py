@@ -4,7 +4,7 @@ The first try weighs reads by their bytes. For small graphs there is time for mo
 with other weights of reads and of pairs of blocks, other orders of nodes where no read
 requires one, and other batches that wait, each a few changes away from the best so far.
 On small minibatches this finds everything that an exhaustive search finds (the tests
-compare the two); the first try alone misses something in one of twenty.
+compare the two); the first try alone misses something in one minibatch of twenty.
 
 Gain (`experiments/alignment_parts.py`): 3 percentage points of the share of bytes in
 place on two sampled trees, 9 on two DAGs, none on 32 instances, whose graphs are too
@@ -52,7 +52,8 @@ def best_alignment(problem: LayoutProblem, effort: int) -> Alignment:
 
     Args:
         problem: The `LayoutProblem`.
-        effort: Maximum number of operands that all tries after the first may examine.
+        effort: Maximum number of operands and nodes that all tries after the first may
+            examine. A first try that used a PQ-tree is repeated without one regardless.
 
     Returns:
         The alignment.

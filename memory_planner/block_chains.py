@@ -187,8 +187,8 @@ def chain_blocks(
     """Chooses the neighbours of blocks, and the order of all blocks.
 
     Args:
-        batch: Table of batches; the columns of blocks are set, without first and last
-            nodes.
+        batch: Table of batches; the neighbours and ranks of blocks are set, and their
+            first and last nodes are reset to `NONE`.
         pairs: As returned by `find_pairs`.
         pair_bytes: Bytes of each pair; pairs with 0 bytes are left out.
 

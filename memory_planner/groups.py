@@ -74,7 +74,7 @@ def find_groups(
 
 @kernel
 def _choose_reads(batch, b, read, weight):
-    """Lists reads of several blocks, most bytes first; and the most blocks of any."""
+    """Lists reads of several blocks, most bytes first; also returns the most blocks."""
     chosen = np.empty(_MOST_READS, np.int32)
     found = 0
     most = 0

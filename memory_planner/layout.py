@@ -6,8 +6,8 @@ batch's outputs have consecutive rows, in the batch's own order (see `rows`).
 In *schedule order*, batches follow each other, and nodes keep the order of the
 schedule, which is the order in which their last operands are computed. This is the
 cheapest layout, linear in the number of values, and is used where another layout gains
-nothing. The *aligned* layout orders nodes within batches, and batches among each other,
-so that most operands are read in place (see `alignment`).
+nothing. The *aligned* layout reorders the nodes within each batch, and the blocks of
+rows of the batches, so that most operands are read in place (see `alignment`).
 
 Row 0 of every arena is zero and is read for missing operands of padded lists.
 """
@@ -109,14 +109,15 @@ def plan_layout(
         widths: The widths that each type has; all of ``sizes`` if None.
         overheads: Cost of one more chunk of each type, in rows; the overhead of
             ``sizes`` if None.
-        method: ``"schedule"`` keeps the order of the schedule; ``"aligned"`` orders
-            nodes and blocks: at least as many contiguous bytes as ``"schedule"``.
-        aligned: The types whose operands ``"aligned"`` considers; all if None.
-            ``[T] bool``.
+        method: ``"schedule"`` keeps the order of the schedule; ``"aligned"`` reorders
+            nodes and blocks, and has at least as many bytes in place as ``"schedule"``.
+        aligned: Whether ``"aligned"`` considers the operands of each type; all types if
+            None. ``[T] bool``.
         reuse: Whether rows are reused after the last read of their values; the model's
             outputs are kept. Gradients are impossible then.
-        effort: Maximum number of operands that the search for a better alignment may
-            examine, after the first one is found; None for `default_effort`.
+        effort: Maximum number of operands and nodes that the search for a better
+            alignment may examine, after the first one is found; None for
+            `default_effort`.
 
     Returns:
         The layout. Time O(V + E), plus sorting for the aligned layout.

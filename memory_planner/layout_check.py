@@ -1,4 +1,4 @@
-"""Checks a layout by running it on the numbers of values instead of their contents."""
+"""Checks a layout by running it on the indices of values instead of their contents."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ _NO_VALUE = -1
 def check_layout(layout: Layout, graph: DataflowGraph) -> None:
     """Checks that every value is still in its row when it is read.
 
-    Chunks are executed one after the other on arenas that hold the numbers of values.
+    Chunks are executed one after the other on arenas that hold the indices of values.
     At the end all values must remain, for the gradient; with ``layout.reuse``, only
     those that the model returns.
 
@@ -20,9 +20,10 @@ def check_layout(layout: Layout, graph: DataflowGraph) -> None:
         graph: The graph that it was made for.
 
     Raises:
-        AssertionError: Chunks do not cover all nodes once; a chunk reads or leaves a
-            row that holds another value, or writes the zero row or outside its arena;
-            or ``in_place`` is wrong.
+        AssertionError: Chunks do not cover each node once, or have more nodes than
+            rows; a row does not hold its value when it is read, or at the end; the
+            outputs of a chunk are not consecutive; a chunk writes the zero row, or
+            outside its arena; or ``in_place`` is wrong.
 
     Example:
         >>> import edbatch as eb

@@ -25,8 +25,9 @@ class MemoryReport:
         gathered_bytes: The remaining bytes, which have to be gathered.
         padding_rows: Padding rows that chunks compute.
         arena_bytes: Bytes of all arenas.
-        peak_bytes: Maximum bytes of values that are live at one time: those that are
-            written or read then, read later, or returned. No arenas can be smaller.
+        peak_bytes: Maximum bytes of values that are live while one batch runs: values
+            that the batch writes or reads, and earlier ones that are read later or
+            returned. Arenas cannot be smaller.
 
     Example:
         >>> import edbatch as eb

@@ -34,15 +34,16 @@ class Planner:
 
     Attributes:
         layout: ``"schedule"``: values lie in the order of the schedule. ``"aligned"``:
-            nodes are reordered within their batches, and batches among each other, so
-            that as many operands as possible lie in one slice. ``"auto"``: aligned for
-            the types for which this saves more time than it takes to plan, decided from
-            a sample (`Batched.fit`), otherwise from the first minibatch with the type.
+            nodes are reordered within their batches, and so are the blocks of rows of
+            the batches, to read as many operands as possible in place. ``"auto"``:
+            aligned for the types for which this saves more time than it takes to plan,
+            decided from a sample (`Batched.fit`), otherwise from the first minibatch
+            with the type.
         reuse: Whether to reuse rows whose values are not read any more: ``"never"`` or
             ``"always"``. Reuse saves memory but rules out gradients.
-        effort: Maximum number of operands that ``"aligned"`` may examine in search of a
-            better alignment than the first. A larger number finds more and takes longer
-            to plan. None: see `default_effort`.
+        effort: Maximum number of operands and nodes that ``"aligned"`` may examine in
+            search of a better alignment than the first. A larger number finds more and
+            takes longer to plan. None: see `default_effort`.
 
     Raises:
         PlanError: The layout or the reuse is unknown, the effort is negative, or an
@@ -77,10 +78,10 @@ def default_effort(nodes: int) -> int:
         nodes: Number of nodes of the graph.
 
     Returns:
-        Maximum number of operands that the search may examine. For up to 32 nodes, the
-        search takes some ten milliseconds and finds everything that an exhaustive
-        search does. For more nodes it takes less than one millisecond, and large graphs
-        are not searched at all.
+        Maximum number of operands and nodes that the search may examine. For up to 32
+        nodes, the search takes some ten milliseconds and finds everything that an
+        exhaustive search does. For more nodes it takes less than one millisecond, and
+        large graphs are not searched at all.
 
     Example:
         >>> default_effort(30), default_effort(600)

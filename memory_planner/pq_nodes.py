@@ -20,18 +20,21 @@ NONE = np.int32(-1)  # has the dtype of the arrays, so that functions are compil
 UNUSED, LEAF, P, Q = np.int32(0), np.int32(1), np.int32(2), np.int32(3)
 
 # Columns of a node. A P node's FIRST is any of its children, a Q node's FIRST and LAST
-# are its ends; CHILDREN counts those of a P node. A free row's PARENT is the next one.
+# are its ends; CHILDREN is the number of children of a P node. A free row's PARENT is
+# the next free row.
 KIND, PARENT, LEFT, RIGHT = range(4)
-FIRST, LAST = np.int64(4), np.int64(5)  # arguments of functions: no literals, see NONE
+FIRST, LAST = np.int64(4), np.int64(5)  # passed to functions: no literals, see NONE
 CHILDREN, MARK = 6, 7
-# Set during a reduction: the parent that it has found, how many pertinent children are
-# not labelled yet, the full children (FULL_LIST is the latest, NEXT_FULL the previous
-# one), and the partial ones. Between two reductions MARK is 0 and these are undefined.
+# Set during a reduction: ABOVE is the parent, as found by the reduction; PENDING is the
+# number of pertinent children that are not labelled yet; FULL_COUNT is the number of
+# full children. These form a linked list: FULL_LIST of the parent is the latest, and
+# NEXT_FULL of each child the previous. PARTIAL and PARTIAL_2 are the partial children.
+# Between two reductions MARK is 0 and these columns are undefined.
 ABOVE, PENDING, FULL_COUNT, FULL_LIST, NEXT_FULL, PARTIAL, PARTIAL_2 = range(8, 15)
 COLUMNS = 16  # one cache line
 IS_FULL, IS_PARTIAL = 1, 2  # labels, stored in MARK; an empty node has 0
 
-# The last row stands for a Q node that a reduction does not know (the pseudo-root). It
+# The last row stands for a Q node that a reduction has not found (the pseudo-root). It
 # also stores the root, the head of the list of freed rows, and how many rows have ever
 # been used.
 ROOT, FREE, USED = FIRST, LAST, CHILDREN
@@ -211,7 +214,7 @@ def add_to_ring(node: np.ndarray, parent: Row, v: Row) -> None:
 
 @kernel
 def take_from_ring(node: np.ndarray, parent: Row, v: Row) -> None:
-    """Removes v from the children of a P node; v is detached then."""
+    """Removes v from the children of a P node, which leaves v's own links stale."""
     left, right = node[v, LEFT], node[v, RIGHT]
     node[left, RIGHT] = right
     node[right, LEFT] = left

@@ -8,7 +8,7 @@ batch of several chunks still reads after it has begun to write, so the rows of 
 operands become gaps only for the next batch.
 
 Gain (docs/results-memory.md): with aligned layouts of 32 instances, arenas take 34%
-less memory for tree-LSTMs, 47% for word lattices and 56% for taggers. Gradients are
+less memory for tree-LSTMs, 48% for word lattices and 61% for taggers. Gradients are
 impossible then.
 
 This is dynamic storage allocation with known lifetimes. Time O(V + E + R G) for R
@@ -46,14 +46,14 @@ def place_with_reuse(
     in_place: np.ndarray,
     is_output: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Assigns a row to each value, with as few rows as the heuristic achieves.
+    """Assigns a row to each value, and reuses rows after the last read of their value.
 
     Args:
         problem: The `LayoutProblem`.
         blocks: Batches in the order of their blocks without reuse, ``[S]``.
         order: Nodes in the order in which they run, ``[N]``.
-        in_place: Slots that are read in place without reuse, and stay in place.
-            ``[C, slots] bool``.
+        in_place: Whether each chunk reads each slot in place without reuse; these slots
+            stay in place. ``[C, slots] bool``.
         is_output: Whether the model returns each value, ``[V] bool``.
 
     Returns:
@@ -81,7 +81,7 @@ def place_with_reuse(
 
 @kernel
 def _list_blocks(blocks, batch_type, column_leaf):
-    """Lists the blocks of all columns, and the index of each batch's in the list."""
+    """Lists the blocks of all columns; also returns their index by batch and column."""
     block_of = np.full((len(blocks), column_leaf.shape[1]), NO_COLUMN, np.int32)
     block = np.zeros((block_of.size, 6), np.int32)
     count = 0
@@ -194,7 +194,7 @@ def _free_after_reads(last_read, row, freed, freed_after, count):
 
 @kernel
 def _free_after(b, row, rows, freed, freed_after, count):
-    """Notes rows to free after a batch; returns the number of notes."""
+    """Notes rows to free after a batch; returns the new number of entries."""
     freed[count, 0] = row
     freed[count, 1] = rows
     freed[count, 2] = freed_after[b]
@@ -236,7 +236,7 @@ def _find_units(block, column_kind, kind, size, batch_rows):
 
 @kernel
 def _list_by_birth(born, num_batches):
-    """Returns the first unit that each batch begins, and the next unit after each."""
+    """Lists units by the first batch that writes them: head of each list, next unit."""
     first = np.full(num_batches, _NONE, np.int32)
     after = np.full(len(born), _NONE, np.int32)
     for u in range(len(born) - 1, -1, -1):

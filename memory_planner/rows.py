@@ -1,4 +1,4 @@
-"""Rows of arenas: places the blocks of batches, and finds what is read in place.
+"""Rows of arenas: places the blocks of batches, and finds operands read in place.
 
 The values that a batch writes as one output form a *block* of consecutive rows, in the
 batch's own order. A type may have several outputs of one array kind. The first outputs

@@ -156,7 +156,7 @@ def _make_tree(heads, node, own, group):
 
 @kernel
 def _largest(group):
-    """The number of the last group."""
+    """Returns the largest number of a group."""
     largest = group[0]
     for g in group:
         largest = max(largest, g)

@@ -1,9 +1,9 @@
 """Runs: sequences of nodes of one batch whose order is decided.
 
 A sequence of nodes that is to be a slice makes each node the direct successor of the
-previous one. Successors join nodes into *runs*, whose order among each other stays
-open. Where a sequence crosses from one block to the next, it makes a node the last of
-its batch and another node the first of the next batch.
+previous one. Successors join nodes into *runs*, whose relative order stays open. Where
+a sequence crosses from one block to the next, it makes one node the last of its batch
+and the following node the first of its batch.
 
 A sequence is accepted or refused as a whole, in time linear in its length: the two ends
 of a run refer to each other, which is enough to detect a cycle.
@@ -90,8 +90,8 @@ def link_sequence(
 def _link_free(batch, node, sequence):
     """Joins nodes about which nothing is decided; False, unchanged, for other nodes.
 
-    Most sequences are of this kind, 61 to 100% in the ready taggers and parsers; they
-    need no look-ups and no record of changes.
+    Most sequences are of this kind, 61 to 100% in the ready-made taggers and parsers;
+    they need no look-ups and no record of changes.
     """
     first = sequence[0]
     a = node[first, BATCH]

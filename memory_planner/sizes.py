@@ -8,8 +8,8 @@ Measured on a CPU with two cores, with tree-LSTMs of hidden size 128 and 256 on 
 trees: the forward pass takes 1.15 and 1.07 times as long as with exact widths for
 powers of two from 8 to 512 and an overhead of 16 rows, and 1.10 and 1.04 times as long
 for the default below. More widths cost compile time, one loop each for every type. So a
-type gets only the widths of the list that pay off (`edbatch.stream.type_widths`), and a
-model at most ``max_loops`` of them.
+type gets only the widths of the list that pay off (`edbatch.stream.type_widths`), and
+all types of a model together have at most ``max_loops`` widths beyond one each.
 
 *Buckets.* Arrays whose length depends on the minibatch are padded to a bucket, so that
 one compiled program serves many minibatches. A model keeps the buckets that it has

@@ -5,8 +5,9 @@ one row of a table, and those about a node one row of another.
 
 Slots that name the same nodes throughout a batch (the h and the c of a left child, say)
 require the same order, so together they are one *read*, which counts the bytes of all
-of them. A slot belongs to no read if it cannot be a slice: its operands lie in several
-output columns or, in a batch of one chunk, an operand is missing or occurs twice.
+of them. A slot belongs to no read if it cannot be a slice: it is one of a padded list,
+its operands lie in several output columns, or, in a batch of one chunk, an operand is
+missing or occurs twice.
 """
 
 from typing import NamedTuple
@@ -39,9 +40,9 @@ class Tables(NamedTuple):
     """``N`` nodes in ``S`` batches and ``C`` chunks, with ``R`` reads.
 
     Attributes:
-        batch: Batches, and a last row with the ends.
-        node: Nodes.
-        read: Reads.
+        batch: Columns `START` to `LAST_NODE` of each batch; a last row holds the ends.
+        node: Columns `BATCH` to `LENGTH` of each node.
+        read: Columns `SLOT` and `PRODUCERS` of each read.
         chunk_start: First position of each chunk in the schedule, and the end.
         operand_start: First operand of each node, and the end.
         operand_node: Node of each operand; negative where it is missing.

@@ -1,7 +1,7 @@
 """The cost model: measured times of a model's cells as a function of width.
 
-Policies count batches as if all cost the same. They do not: a batch of a classifier is
-done before a batch of a wide tree cell has read its weights. `edbatch calibrate`
+Policies count batches as if all cost the same. In fact, a batch of a classifier is done
+before a batch of a wide tree cell has read its weights. `edbatch calibrate`
 measures the time of each type in chunks of each width. From these times, the cost model
 predicts the time of a batch, the time of a schedule, and the cost of one more batch of
 each type: the fixed part of a batch's time, independent of its number of nodes. The
@@ -215,7 +215,7 @@ class CostModel:
         return self._affine[self.places(type_keys), 0]
 
     def batch_overhead(self, type_keys: Sequence[TypeKey]) -> np.ndarray:
-        """Returns `batch_overhead_us` in units of batches instead of microseconds.
+        """Returns `batch_overhead_us` relative to the overhead of an average batch.
 
         Args:
             type_keys: The types of a graph.

@@ -1,1 +1,1 @@
-"""Policy files: reading, checking and writing them whole."""
+"""Files of policies and costs: reading, checking and atomic writing."""

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 _MAX_BYTES = 2**28
 _MISSPELT = 0.8  # least similarity, by `difflib`, of a misspelt name to a known one
-_AGAIN = re.compile(r"; train [\w ]+ again$")  # advice that the file's own replaces
+_AGAIN = re.compile(r"; train [\w ]+ again$")  # replaced by `JsonFormat.again`
 
 _KINDS = {
     str: "string",
@@ -68,7 +68,7 @@ class JsonFormat:
 
         Args:
             content: The entries.
-            version: The first version that has all of them; None for the latest.
+            version: The first version that has all these entries; None for the latest.
 
         Returns:
             The text.
@@ -101,7 +101,7 @@ class JsonFormat:
         Args:
             path: The file; replaced if it exists.
             content: The entries.
-            version: The first version that has all of them; None for the latest.
+            version: The first version that has all these entries; None for the latest.
 
         Returns:
             The path.
@@ -344,8 +344,8 @@ def check_file_names(content: dict[str, Any], *known: str) -> None:
     check_names(content, "the file", (*_HEADER, *known))
 
 
-# Version 4 of policies added the entry `by_cost` of trainings; files without it are
-# still of version 3, which older versions read.
+# Version 4 of policy files added the entry `by_cost` of training records. Files without
+# it are still written as version 3, so that older releases of edbatch can read them.
 BY_BATCHES = 3
 POLICIES = JsonFormat(
     what="policy",
@@ -359,8 +359,9 @@ POLICIES = JsonFormat(
         ("serving", "read it by load_serving_policy, or edbatch compare --serving"),
     ),
 )
-# Policy files, too: version 4 added their kind, and version 5 the entry `max_rows`;
-# files without that entry are still of version 4, which older versions read.
+# Policies for serving are policy files, too: version 4 added the kind `serving`, and
+# version 5 the entry `max_rows`. Files without that entry are still written as version
+# 4, so that older releases can read them.
 SERVING_UNLIMITED = 4
 SERVING = JsonFormat(
     what="policy",

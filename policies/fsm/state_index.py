@@ -1,9 +1,9 @@
 """Look-up of encoded frontiers: a hash table over sequences of symbols.
 
-The sequences are stored one after the other; slots contain their numbers. A look-up
-hashes the symbols and compares candidate sequences exactly. Space O(total length); the
-dense trie that grows in training (`edbatch.policies.fsm.trie`) has one entry per trie
-node and symbol, which is gigabytes for a policy with long frontiers.
+The sequences are stored one after the other; the slots of the hash table contain their
+numbers. A look-up hashes the symbols and compares candidate sequences exactly. Space
+O(total length); the dense trie that grows in training (`edbatch.policies.fsm.trie`) has
+one entry per trie node and symbol, which is gigabytes for a policy with long frontiers.
 """
 
 from collections.abc import Sequence

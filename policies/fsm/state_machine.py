@@ -2,12 +2,12 @@
 
 A machine maps the encoding of the frontier to the type that runs next (ED-Batch, Chen
 et al., ICML 2023, section 2.4). In ED-Batch, a state never seen in training leads to an
-arbitrary choice. Here the machine falls back on a heuristic and counts the step as
-unseen: with the encoding `fall` on the first type of the encoded frontier, otherwise on
-the greedy ratio. The heads that the ratio needs are computed when the first such state
-occurs, so a schedule whose states were all seen costs O(N + E + S T) for S batches and
-T types, and one with unseen states O(T (N + E)). The smoothed bound of `fall` also
-costs O(T (N + E)), with a small constant.
+arbitrary choice. Here the machine counts the step as unseen and falls back on a
+heuristic: with the encoding `fall`, it runs the first type of the encoded frontier,
+otherwise the type with the largest greedy ratio. The heads that the ratio needs are
+computed when the first such state occurs, so a schedule whose states were all seen
+costs O(N + E + S T) for S batches and T types, and one with unseen states O(T (N + E)).
+The smoothed bound of `fall` also costs O(T (N + E)), with a small constant.
 """
 
 from collections.abc import Sequence

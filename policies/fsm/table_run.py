@@ -1,8 +1,8 @@
 """Compiled scheduling by a machine's table.
 
-In a state never seen in training, the choice falls back on a heuristic: with the
-encoding `fall` on the first type of the encoded frontier, otherwise on the greedy
-ratio. The heads that the ratio needs are computed when the first such state occurs.
+In a state never seen in training, a heuristic chooses: with the encoding `fall`, the
+first type of the encoded frontier, otherwise the type with the largest greedy ratio.
+The heads that the ratio needs are computed when the first such state occurs.
 """
 
 from typing import NamedTuple

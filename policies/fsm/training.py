@@ -1,13 +1,13 @@
 """Trains a state machine on minibatches and evaluates it on held-out ones.
 
-With the encoding `fall` the weights of the smoothed bound are tuned first
-(`edbatch.policies.fsm.tuning`), then a table is learned on top (`.q_learning`); with
-the other encodings there is only the table.
+With the encoding `fall`, the weights of the smoothed bound are tuned first
+(`edbatch.policies.fsm.tuning`); then a table is learned with these weights
+(`edbatch.policies.fsm.q_learning`). With the other encodings there is only the table.
 
 Gain, as mean ratio of batches to the lower bound on held-out minibatches (greedy, then
 each part added to the previous ones; docs/results-policies.md): word lattices 1.398,
 encoding 1.270, weights 1.233, table 1.231; CLEVR programs 1.159, 1.118, 1.090, 1.082;
-trees of two types 1.131, then 1.065 with and without training.
+trees of two types 1.131, then 1.065 for the encoding, with and without training.
 """
 
 import functools
@@ -93,8 +93,8 @@ def train_policy(
 
     Returns:
         The machine, with a `TrainingRecord`. After `KeyboardInterrupt` it is the best
-        machine so far, and its record says that training was interrupted. Only while
-        Numba compiles, before training begins, does `KeyboardInterrupt` end the call.
+        machine so far, and its record says that training was interrupted. The exception
+        is raised only before training begins, while Numba compiles.
 
     Raises:
         PolicyError: There are no graphs, they belong to different models, an argument

@@ -123,7 +123,7 @@ class TrainingRun:
         return "trials" if state.trial == self._settings.trials else None
 
     def _begin(self, check_interrupt: Callable[[], None]) -> None:
-        """Tunes the weights of the smoothed bound; keeps equal ones if as good."""
+        """Tunes the weights of the smoothed bound; keeps equal ones if no worse."""
         settings, state = self._settings, self.state
         if not state.curve:
             self._in_step = True

@@ -4,16 +4,16 @@ Rubinstein 1999, with noise that keeps the search from converging too early, as 
 and Lőrincz, "Learning Tetris using the noisy cross-entropy method", 2006. Tetris is the
 same kind of problem: a linear function of a few features decides each step of a long
 game. A generation samples weights around a mean, schedules the first minibatches (at
-least one, of about `_NODES` nodes in all) with each sample, and moves the mean and the
-spread to those of the best samples. Weights are positive, so their logarithms are
-sampled.
+least one, otherwise at most `_NODES` nodes in all) with each sample, and moves the mean
+and the spread to those of the best samples. Weights are positive, so their logarithms
+are sampled.
 
 Gain: 0.016 to 0.037 of the ratio to the lower bound on lattices and programs, none on
 trees (docs/results-policies.md). Three times the generations gain another 0.005 at
 most.
 
-A generation of P samples on M minibatches of N nodes costs O(P M T (N + E)). The mean
-with the best score of its own is kept, so on these minibatches the result is never
+A generation of P samples on M minibatches of N nodes costs O(P M T (N + E)). Each mean
+is scored as well, and the best one is kept, so on these minibatches the result is never
 worse than the initial weights.
 """
 
@@ -30,7 +30,7 @@ from edbatch.policies.fsm.table_run import Binding, run_table
 from edbatch.policies.smooth_bound.weights import BoundWeights
 
 POPULATION = 32
-# Number of nodes that each sample schedules, so that tuning takes seconds.
+# Maximum number of nodes that each sample schedules, so that tuning takes seconds.
 _NODES = 300_000
 _ELITE = 6
 _FIRST_SPREAD = 0.5
@@ -90,7 +90,7 @@ def start_tuning(
 
 
 def _first(structures: Sequence[GraphStructure]) -> Sequence[GraphStructure]:
-    """Returns the first minibatches, at least one, of about `_NODES` nodes."""
+    """Returns the first minibatch, and more up to `_NODES` nodes in all."""
     nodes = np.cumsum([each.num_nodes for each in structures])
     return structures[: max(1, int(np.searchsorted(nodes, _NODES, side="right")))]
 
@@ -138,7 +138,7 @@ def _play(
     logarithms: np.ndarray,
     cost: np.ndarray | None,
 ) -> float:
-    """Mean batches, or cost, of always taking the largest marginal gain."""
+    """Mean batches, or cost, of always running the type with the largest gain."""
     num_types = len(logarithms) - 1
     type_of = np.arange(num_types, dtype=np.int32)
     binding = Binding(type_of, *as_weights(logarithms).arrays(type_of, num_types))

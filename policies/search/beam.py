@@ -1,11 +1,11 @@
 """Beam search over the states of a minibatch, ranked by the smoothed bound.
 
-In each layer, every kept state is continued with every type on its frontier, and of
-these continuations the best `width` by their smoothed bound are kept
-(`edbatch.policies.smooth_bound.bound`). Where ED-Batch's sufficient condition holds for
-a type, some optimal schedule runs it next, so the state is continued with that type
-only. A type whose nodes have no readers waits until all of them are ready, because they
-could all run in a later batch.
+In each layer, every kept state is continued with every type on its frontier. Of these
+continuations, the `width` with the least cost so far plus smoothed bound
+(`edbatch.policies.smooth_bound.bound`) are kept. Where ED-Batch's sufficient condition
+holds for a type, some optimal schedule runs it next, so the state is continued with
+that type only. A type whose nodes have no readers waits until all of them are ready,
+because they could all run in a later batch.
 
 States whose lower bound shows that they cannot lead to fewer batches than already known
 are dropped. If no other state was ever dropped, the result is proven: with room for all
@@ -41,10 +41,10 @@ class BeamResult(NamedTuple):
 
     Attributes:
         states: The instance states, in new arrays if they had to grow.
-        outcome: `FOUND`; `EXHAUSTED` if no state was left to continue; or `STOPPED` if
-            time ran out.
+        outcome: `FOUND` if a schedule below the given limit was found; otherwise
+            `EXHAUSTED` if no state was left to continue, or `STOPPED` if time ran out.
         is_complete: Whether the search ended and dropped no state for lack of width.
-        actions: The sequence of types to run, if found; ``[batches] int32``.
+        actions: The sequence of types to run; empty if not found. ``[batches] int32``.
     """
 
     states: InstanceStates

@@ -155,7 +155,8 @@ class Search:
     """Beam searches on one minibatch that share the states of its instances.
 
     Attributes:
-        actions: The sequence of types of the best schedule found; None if none was.
+        actions: The sequence of types of the best schedule found; None if none was
+            found.
         limit: The fewest batches known, or the least cost.
         is_proven: Whether `limit` is proven optimal.
     """

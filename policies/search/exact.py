@@ -11,8 +11,9 @@ Gain: it shows how far a policy is from the optimum where the lower bound cannot
 minibatches of two sentences of word lattices, it proves the search optimal on 50 of 50
 and the learned policy on 34 (docs/results-policies.md).
 
-In the worst case, W, the number of states kept per layer, is the number of all states.
-A part that is not solved costs O(W F B) per layer.
+A layer costs O(W F B) for W kept states (see `edbatch.policies.search.beam`). In the
+worst case a proof has to keep all states, so W is limited to `width`; a part that needs
+more states is not solved.
 """
 
 from dataclasses import dataclass

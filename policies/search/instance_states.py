@@ -204,7 +204,7 @@ def grown(states: InstanceStates) -> InstanceStates:
 
 @kernel
 def _random(v):
-    """A random number for a node: the finalizer of splitmix64."""
+    """Returns the random number of a node, by the finalizer of SplitMix64."""
     z = np.uint64(v + 1) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

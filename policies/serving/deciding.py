@@ -1,4 +1,4 @@
-"""Decides from a server's state by a compiled choice, which simulations use, too."""
+"""Decisions of serving policies in Python, by the compiled choice of simulations."""
 
 import numpy as np
 

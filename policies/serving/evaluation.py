@@ -1,8 +1,9 @@
 """Evaluation of serving policies during their training.
 
-The loss of a policy is the mean over rates of the logarithm of the ratio between its
-objective and that of the best heuristic at the same rate (for deadlines, the mean
-difference). High loads, whose latencies are larger, thus weigh no more than others.
+The loss of a policy is the mean over traces, equally many at each rate, of the
+logarithm of the ratio between its objective and that of the best heuristic on the same
+trace (for deadlines, the mean difference). So high loads, whose latencies are larger,
+weigh no more than others.
 """
 
 import time
@@ -24,7 +25,7 @@ from edbatch.schedule.serving.simulation import ServingConfig
 
 _FEW = 2  # heuristics that are kept per trace
 _VALIDATION_SEEDS = (1_000_001, 1_000_002, 1_000_003)
-_PATIENCE = 1.0  # time limit after the last arrival, relative to the arrivals' time
+_PATIENCE = 1.0  # time limit after the last arrival, relative to its time
 
 _SHORT_MS = 1e-4  # shorter times have too few digits in nanoseconds
 
@@ -68,7 +69,7 @@ class Task:
         return self.objective.value(served, patience)
 
     def loss(self, values: np.ndarray, best: np.ndarray) -> float:
-        """Returns the mean over rates, relative to the best heuristic."""
+        """Returns the mean over traces, relative to the best heuristic on each."""
         if self.objective.deadline_ms is not None:
             return float(np.mean(values - best))
         return float(np.mean(np.log(values / best)))
@@ -77,7 +78,7 @@ class Task:
 def best_few(
     task: Task, heuristics: Sequence[ServingHeuristic], traces: Sequence[Trace]
 ) -> list[ServingHeuristic]:
-    """Returns the heuristics among the best `_FEW` on some trace, to save time."""
+    """Returns the heuristics that are among the best `_FEW` on some trace."""
     values = np.array([task.values(each, traces) for each in heuristics])
     kept = np.unique(np.argsort(values, axis=0, kind="stable")[:_FEW])
     return [heuristics[k] for k in kept]
@@ -114,7 +115,8 @@ class Validation:
         all_heuristics: All heuristics.
         heuristics: The heuristics that are among the best on some trace.
         best: The objective of the best heuristic on each trace.
-        scale_ms: The unit of time of policies: about a latency.
+        scale_ms: The unit of time of policies: a quarter of the deadline, or without
+            one the median of `best`.
     """
 
     def __init__(self, task: Task) -> None:

@@ -3,8 +3,8 @@
 Each encoding has its own table. In each round, the heuristic that is best over all
 rates serves requests, with random decisions and with decisions that the table prefers.
 After each round, machines are made from the table, which follow it at different levels
-of certainty. The result is the best of all machines on the validation requests; if none
-is better than the heuristic, that is a machine without states.
+of certainty. The result is the best of all machines on the validation requests, or a
+machine without states if none is better than the heuristic.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -49,6 +49,7 @@ _TRACE = 0.95
 _RATE = 0.002
 _HORIZON = 2.0  # in units of time
 _TRUSTED = 20
+# Levels of certainty: `trusted` and `errors` of `Learning`.
 _SURE = ((20, 0.0), (20, 1.0), (20, 2.0), (100, 1.0), (100, 3.0))
 _GIVE_UP = 2.0  # clock time at which an episode stops, relative to the last arrival
 _OBJECTIVES = {

@@ -90,7 +90,8 @@ class Learning(NamedTuple):
         trace: The lambda of Q(lambda).
         rate: Minimum weight of a new return in a mean.
         trusted: Number of visits that an action needs for its value to be compared.
-        errors: Standard errors by which it has to be better than the heuristic's.
+        errors: Number of standard errors by which the value of an action has to be
+            better than that of the heuristic's action.
         give_up_ms: Clock time at which an episode stops.
         max_rows: Maximum rows of a batch.
     """
@@ -118,8 +119,8 @@ class Episode(NamedTuple):
     state: np.ndarray  # [S] int64, row of the table
     action: np.ndarray  # [S] int64
     cost: np.ndarray  # [S] float64, until the next decision
-    weight: np.ndarray  # [S] float64, of costs after it
-    own: np.ndarray  # [S] bool, not random
+    weight: np.ndarray  # [S] float64, discount of later costs
+    own: np.ndarray  # [S] bool, False for random decisions
 
 
 def new_table(num_types: int) -> QTable:

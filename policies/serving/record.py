@@ -19,12 +19,12 @@ class ServingRecord:
         seed: Seed of the search and of the arrivals.
         generations: Generations of each search by the cross-entropy method, or episodes
             per encoding of Q-learning.
-        validation: Ratio of the objective to that of the best heuristic on validation
-            requests; below 1 is better. One per rate.
-        best_heuristics: The best heuristic at each rate.
+        validation: Ratio of the objective to that of the best heuristic, mean over the
+            validation traces of each rate; below 1 is better.
+        best_heuristics: The best heuristic on the first validation trace of each rate.
         elapsed_s: Training time in seconds.
         versions: Versions of the packages that can change the result.
-        interrupted: Whether Ctrl-C ended the training before all generations.
+        interrupted: Whether Ctrl-C ended the training early.
 
     Example:
         >>> from edbatch.policies.serving import affine_costs, serving_heuristics

@@ -7,8 +7,9 @@ their oldest request, the waiting time of the first node, the urgency of the nea
 deadline, and the number of requests in flight.
 
 The type with the highest score runs; at the beginning of a wave, waiting has a score,
-too. A wave ends after ``2 ** (wave_bias + wave_load * load)`` batches. Numbers and
-times enter as logarithms, so equal ratios are equal steps.
+too. A wave ends after ``2 ** (wave_bias + wave_load * load)`` batches. Numbers of nodes
+and requests, ages and waiting times enter as logarithms, so equal ratios are equal
+steps.
 """
 
 from dataclasses import dataclass, replace

@@ -175,7 +175,7 @@ def _longest_ms(
     trace: Trace,
     deadline_ms: float | None,
 ) -> float:
-    """Returns an upper bound on the time of policies that do not wait in vain.
+    """Returns an upper bound on the time of policies that do not keep waiting.
 
     Each node may run in its own wave, after a quantum of waiting, and each request in
     its own window. `_QUANTA` and the deadline are added for policies that wait.

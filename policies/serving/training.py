@@ -1,12 +1,12 @@
 """Trains serving rules by the cross-entropy method.
 
-Rubinstein 1999; as a search for policies: Szita, Lörincz, Learning Tetris Using the
+Rubinstein 1999; as a search for policies: Szita, Lőrincz, Learning Tetris Using the
 Noisy Cross-Entropy Method, 2006. Each generation draws rules around a mean, serves the
 same requests with all of them, and moves mean and spread toward those of the best
-rules. Each generation has new requests, and noise added to the spread, which decreases
-over the generations, keeps the search from converging too early. There are three
-searches, one of which starts from a rule that decides like the best heuristic. The
-result is the best rule on the validation requests.
+rules. Each generation has new requests. Noise, which decreases from generation to
+generation, is added to the spread to keep the search from converging too early. There
+are three searches, one of which starts from a rule that decides like the best
+heuristic. The result is the best rule on the validation requests.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,7 +52,7 @@ _FEATURE = {GREEDY: "ratio", LARGEST: "width", OLDEST: "age", READY: "wait"}
 _FEATURE_WEIGHT = {GREEDY: 4.0, LARGEST: 1.0, OLDEST: 1.0, READY: 1.0}
 _WAIT_BIAS = -20.0
 _LOWEST_BIAS = 10.0  # the agenda's biases are at least -10, well above that of waiting
-_LONGEST_WAVE = 8.0  # log2 of batches; stands for waves to the end
+_LONGEST_WAVE = 8.0  # log2 of batches; used for waves without a limit
 # Initial spreads; smaller for weights of the load, which is up to 8.
 _NARROW = {"load": 0.15, "wait_load": 0.1, "wave_load": 0.15, "wait_bias": 3.0}
 _NEAR, _WIDE = 0.4, 1.0
@@ -179,7 +179,7 @@ def _search(
         elite = drawn[order[: min(_ELITE, population)]]
         mean += _STEP * (elite.mean(axis=0) - mean)
         spread += _STEP * (elite.std(axis=0) - spread)
-        # The noise decreases to 0 over the generations (Szita, Lörincz).
+        # The noise reaches 0 after two thirds of the generations (Szita, Lőrincz).
         falling = max(0.0, 1 - 1.5 * generation / generations)
         spread = np.sqrt(spread**2 + (falling * noise) ** 2)
         yield mean.copy()

@@ -1,4 +1,4 @@
-"""The parameters of a policy's smoothed bound, which `fsm/tuning.py` tunes."""
+"""Weights and power of a policy's smoothed bound; `fsm/tuning.py` tunes the weights."""
 
 import math
 from dataclasses import dataclass
