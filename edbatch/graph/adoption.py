@@ -62,14 +62,15 @@ def adopt(types: TypeTable, other: TypeTable) -> Adoption:
     """Takes over the types of another table.
 
     Args:
-        types: The table that takes them.
-        other: A table for parameters of the same structure.
+        types: The adopting table.
+        other: The adopted table, for parameters of the same structure.
 
     Returns:
         The positions of the other table's types and array kinds in `types`.
 
     Raises:
-        PickleError: A cell's outputs differ from those where it was recorded.
+        PickleError: A cell returns other shapes, dtypes or structure than where it was
+            recorded.
     """
     found, kinds = types.take_over(other)
     return Adoption(types, np.array(found, np.int32), np.array(kinds, np.int32))

@@ -43,7 +43,8 @@ class ArrayKinds:
     def append(self, aval: Aval) -> int:
         """Numbers an array kind that is not known yet."""
         number = len(self.avals)
-        # In this order, so a number that is found has an entry even after an exception.
+        # `avals` first: after an exception between the two lines, such as Ctrl-C, no
+        # number refers to a missing entry.
         self.avals.append(aval)
         self._numbers[aval] = number
         return number
@@ -66,8 +67,8 @@ class ArrayKinds:
             kind: An array kind.
 
         Returns:
-            The aval of the kind; for random keys that of two numbers, the instance and
-            the call, from which `node_key` derives the key.
+            The aval of the kind. For random keys, the aval of the two numbers from
+            which `node_key` derives the key: instance and call.
         """
         aval = self.avals[kind]
         return aval if is_plain(aval.dtype) else _KEY_NUMBERS
@@ -79,7 +80,7 @@ class ArrayKinds:
 
 
 def is_plain(dtype: Any) -> bool:
-    """Tells whether a dtype is one of numbers and not of random keys."""
+    """Tells whether a dtype is that of numbers rather than of random keys."""
     if isinstance(dtype, np.dtype):  # true in nearly all cases
         return True
     return not jnp.issubdtype(dtype, jax.dtypes.extended)

@@ -36,7 +36,7 @@ class CallAnalysis:
     """Slots and structure of one call.
 
     Attributes:
-        operands: Value per operand slot.
+        operands: Number of the value read by each operand slot, or `MISSING`.
         operand_kinds: Array kind per operand slot.
         externals: Number or array per external slot, `ABSENT` or `NODE_KEY`.
         external_kinds: Array kind per external slot.
@@ -116,7 +116,7 @@ class CallAnalysis:
         return _Leaf(("rng", len(groups) - 1))
 
     def _slot(self, value: Any) -> tuple[str, int]:
-        """Adds one value to the slots; returns its source and slot."""
+        """Adds a slot for one leaf; returns the slot's source and number."""
         if isinstance(value, Handle):
             if value._recorder is not self.recorder:
                 reject_foreign(value)
@@ -126,7 +126,8 @@ class CallAnalysis:
         found = self._external(value)
         kinds = self.recorder.types.kinds
         if self.recorder.tape.is_full_of_types and not kinds.knows_value(found):
-            # The type would be new, and its array kind would be kept forever.
+            # The call would have a new type. Refuse it before `of_value` adds an array
+            # kind, which would be kept forever.
             self.recorder.tape.check_new_type(self.cell.name)
         self.externals.append(found)
         self.external_kinds.append(kinds.of_value(found))

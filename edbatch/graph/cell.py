@@ -47,7 +47,7 @@ CELLS_MADE = itertools.count()
 
 
 class Cell(CellCall, Generic[P, R]):
-    """A function of one instance, recorded as a node while a model is recorded.
+    """A function of one instance; while a model is recorded, each call makes a node.
 
     Called with arrays, it runs immediately; that defines what the batched program
     computes. It also runs immediately if another cell calls it. Numbers and NumPy
@@ -329,10 +329,10 @@ class Cell(CellCall, Generic[P, R]):
         return known
 
     def function_in(self, dtype: Any) -> Callable[..., Any]:
-        """Returns the function, computing in a dtype; unchanged if it is None.
+        """Returns the cell's function, made to compute in a dtype.
 
         Args:
-            dtype: A floating-point dtype, or None.
+            dtype: A floating-point dtype; None for the function as it is.
 
         Returns:
             A function with the same arguments.
@@ -396,7 +396,8 @@ class Cell(CellCall, Generic[P, R]):
             count: Number of positional arguments.
 
         Raises:
-            CellError: One does; the message says how to fix it.
+            CellError: An argument takes the place of a mask; the message says how to
+                fix it.
         """
         for mask, position in self._mask_positions.items():
             if position < count:

@@ -1,4 +1,4 @@
-"""The decorator `cell`, with the types that checkers see."""
+"""The decorator `cell`, with its overloads for type checkers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, overload
@@ -7,7 +7,7 @@ from edbatch.graph.cell import Cell, P, R
 
 # Functions that take a random key, which edbatch fills in. No type can express the type
 # of a function without one of its arguments, so calls of these cells are not checked.
-# (If the result type is kept, mypy 2.4 also takes later cells for cells with keys.)
+# (If the result type were kept, mypy 2.4 would also treat later cells as having keys.)
 
 
 class _Key0(Protocol):
@@ -46,7 +46,7 @@ _TakesKey = _Key0 | _Key1 | _Key2 | _Key3 | _Key4 | _Key5 | _Key6
 
 
 class _MakesCell(Protocol):
-    """The decorator of a function whose arguments are passed as written."""
+    """Decorator for a function that is called with the arguments it declares."""
 
     @overload
     def __call__(self, function: _TakesKey, /) -> Cell[..., Any]: ...
@@ -55,7 +55,7 @@ class _MakesCell(Protocol):
 
 
 class _MakesPaddedCell(Protocol):
-    """The decorator of a function with padded lists, whose masks edbatch fills in."""
+    """Decorator for a function with padded lists, whose masks edbatch fills in."""
 
     def __call__(self, function: Callable[..., R], /) -> Cell[..., R]: ...
 

@@ -3,7 +3,8 @@
 The compute dtype corresponds to the `dtype` of a Flax module, as opposed to its
 `param_dtype`: a cell's arguments are cast to it, its results are not cast back, and
 parameters and their gradients keep their dtype. Non-floating numbers, keys and static
-arguments are not cast. A cell called by another cell is a plain function.
+arguments are not cast. A cell called by another cell is a plain function: its arguments
+are not cast again.
 """
 
 import functools

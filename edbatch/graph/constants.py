@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 PYTHON_NUMBERS = (bool, int, float, complex)
-_LONG = 10**40  # larger ones are not printed: Python refuses thousands of digits
+_LONG = 10**40  # larger integers are not printed: Python refuses thousands of digits
 _INEXACT = (float, complex, np.inexact)
 _NUMBERS = (*PYTHON_NUMBERS, np.number, np.bool_)
 _NO_NUMBERS = (str, type, type(None), FunctionType, BuiltinFunctionType)
@@ -156,7 +156,8 @@ def structure_key(treedef: jax.tree_util.PyTreeDef) -> Hashable:
         treedef: The structure of a pytree.
 
     Returns:
-        The structure itself if it has no such field.
+        A dictionary key; the structure itself if it has neither static fields nor dict
+        keys that are not strings.
 
     Example:
         >>> treedef = jax.tree.structure((1, [2]))
@@ -175,14 +176,15 @@ def structure_key(treedef: jax.tree_util.PyTreeDef) -> Hashable:
 def number_marks(treedef: jax.tree_util.PyTreeDef) -> tuple[str, ...]:
     """Describes the numbers in a structure beyond what ``==`` of structures compares.
 
-    It serves parameters and outputs as `structure_key` serves arguments of cells, but
-    is shorter, faster to compute, and as easy to pickle as the structure.
+    With the structure, it distinguishes 2, 2.0 and True like `structure_key`, but it is
+    shorter, faster to compute, and consists of strings, which can be pickled.
 
     Args:
         treedef: The structure of a pytree.
 
     Returns:
-        A string for each number in a static field or a key; empty if there is none.
+        A string for each number in a static field or a dict key; empty if there are no
+        such numbers.
 
     Example:
         >>> one, other = (jax.tree.structure({key: 0.5}) for key in (1, True))

@@ -13,7 +13,7 @@ class CallRecorder(Protocol):
         """Records one call; returns handles in the structure of the cell's output."""
 
     def value(self, tree: Any) -> Any:
-        """Returns the values of handles, as NumPy arrays, if possible."""
+        """Returns the values of handles as NumPy arrays; raises if there are none."""
 
 
 class KeySource(Protocol):
@@ -23,11 +23,11 @@ class KeySource(Protocol):
         """Returns the key of the next call."""
 
     def give_back(self) -> None:
-        """Takes back the last key, whose call has failed, for the next call."""
+        """Takes back the last key, whose call failed; the next call gets it."""
 
 
 class ValueSource(Protocol):
-    """Provides values to a model that runs unbatched, instead of its own."""
+    """Provides values to a model that runs unbatched, in place of those it computes."""
 
     def next(self, tree: Any) -> Any:
         """Returns the values of a tree that the model passed to `edbatch.value`."""
@@ -40,10 +40,10 @@ class _Context(threading.local):
     keys: KeySource | None = None
     values: ValueSource | None = None
     jit: bool = False  # whether cells that run unbatched are compiled
-    exact: bool = False  # whether numbers in static fields distinguish them, too
-    jitted: dict[Any, dict[Any, Any]] | None = None  # by cell; else each keeps its own
+    exact: bool = False  # whether 1 and True in static fields are compiled separately
+    jitted: dict[Any, dict[Any, Any]] | None = None  # by cell; None: kept by the cells
     compute_dtype: Any = None  # dtype of cells; see `edbatch.graph.compute_dtype`
-    inside: bool = False  # whether the function of a recorded cell is running
+    inside: bool = False  # whether the function of a cell is running
 
 
 context = _Context()
@@ -70,7 +70,8 @@ def jitted_cells(*, exact: bool = False) -> Iterator[None]:
 def jitted_apart(jitted: dict[Any, dict[Any, Any]]) -> Iterator[None]:
     """Keeps compiled cells in a dictionary, not with the cells, in this context.
 
-    A cell compiled elsewhere may have read variables that have changed since.
+    A function that was compiled earlier may have read variables that have changed
+    since.
 
     Args:
         jitted: The compiled functions, by cell.

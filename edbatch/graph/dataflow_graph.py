@@ -14,7 +14,7 @@ from edbatch.graph.structure import GraphStructure
 from edbatch.graph.type_table import Made, TypeTable
 from edbatch.kernel import kernel
 
-MISSING = -1  # an operand or row of an external input that a padded list lacks
+MISSING = -1  # in place of a value or pool row: the slot pads a list
 
 
 class NodeArrays(NamedTuple):
@@ -99,7 +99,7 @@ class DataflowGraph:
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Replaces equal output structures by one shared object again."""
+        """Restores the fields; equal output structures become one object again."""
         outputs, known = state["outputs"], state["types"].trees
         tree = known.setdefault(outputs.tree, outputs.tree)
         self.__dict__.update(state, outputs=replace(outputs, tree=tree))

@@ -12,13 +12,13 @@ import numpy as np
 
 from edbatch.graph.constants import PYTHON_NUMBERS, as_number
 
-ABSENT: Any = object()  # an external input that a padded list lacks
+ABSENT: Any = object()  # in place of an external input: the slot pads a list
 # Types of numbers that recording uses unchanged.
 NUMBERS = frozenset(
     (
         *(bool, int, float, complex, np.bool_, np.float16, np.float32, np.float64),
         *(np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32),
-    )  # NumPy drops high bits of np.uint64
+    )  # not np.uint64, whose high bits NumPy would drop
 )
 
 _HINTS = {
@@ -53,11 +53,12 @@ def as_input(value: Any) -> Any:
         value: Anything but a handle, a parameter, a key or a tracer.
 
     Returns:
-        A number, or a NumPy or JAX array; the value itself if it is one.
+        A number, or a NumPy or JAX array: the value itself, except that instances of
+        subclasses are converted.
 
     Raises:
-        NotAnInputError: It is neither, or JAX does not have its dtype, or it has a
-            meaning that JAX arrays cannot express.
+        NotAnInputError: The value is neither a number nor an array, or JAX does not
+            have its dtype, or it has a meaning that JAX arrays cannot express.
 
     Example:
         >>> as_input(np.ma.array([1.0, 2.0], mask=[False, True]))
@@ -88,7 +89,7 @@ def _check_dtype(value: Any) -> None:
 
 
 def _plain_array(value: Any) -> Any:
-    """Converts an array of a subclass to a plain array, if that means the same."""
+    """Converts an array of a subclass to a plain array, if that keeps its meaning."""
     if isinstance(value, np.ma.MaskedArray):
         masked = int(np.ma.getmaskarray(value).sum())
         if masked:

@@ -20,11 +20,11 @@ class Family:
     Compared by identity: a model has each family once.
 
     Attributes:
-        leaves: Positions of the parameter leaves that differ between members, as the
-            first type of the family reads them.
-        sources: For each of these leaves, the leaf that takes its place, by member;
-            empty if members are the entries ``[G, ...]`` of these leaves.
-        entries: Number of entries in that case.
+        leaves: Parameter leaves that differ between members, by position: those that
+            the first type of the family reads.
+        sources: For each of `leaves`, the leaf that each member reads in its place;
+            empty if the members are instead the G entries of arrays ``[G, ...]``.
+        entries: Number of members if they are entries of arrays, otherwise 0.
     """
 
     leaves: tuple[int, ...]
@@ -46,7 +46,7 @@ class Family:
             stack: Stacks several parameters.
 
         Returns:
-            ``[G, ...]`` for each of `leaves`.
+            One array ``[G, ...]`` for each leaf that differs.
         """
         if not self.sources:
             return [leaves[k] for k in self.leaves]

@@ -2,16 +2,16 @@
 
 A minibatch of cached recordings has dozens of graphs with a handful of arrays each. The
 overhead of Python and NumPy per array exceeds the cost of joining, and so does the cost
-of memory access: the recordings of a data set are scattered in memory, and each array
-is two locations that the processor has to wait for.
+of memory access: the recordings of a data set are scattered in memory, and for each
+array the processor has to wait for two locations.
 
-The array begins with eight counts: nodes, operands, external rows, values, instances,
-array kinds of external inputs, columns and lists of the outputs. Then come, for each of
-these array kinds, its number, the rows of its pool, and how many 32-bit words of a row
-are in the array; the length of each column and of each list; the types of nodes,
-operands, external rows, nodes of each instance, columns and lists themselves; and the
-words of the pools. Only pools of small rows are included (`words_of_row`), such as word
-ids.
+The array of a graph begins with eight counts: nodes, operands, external rows, values,
+instances, array kinds of external inputs, columns and lists of the outputs. Then come,
+for each of these array kinds, its number, the rows of its pool, and how many 32-bit
+words of a row are in the array; the length of each column and of each list; the types
+of nodes, operands, external rows, nodes of each instance, columns and lists themselves;
+and the words of the pools. Only pools of small rows are included (`words_of_row`), such
+as word ids.
 """
 
 import math

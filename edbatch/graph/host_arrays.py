@@ -1,4 +1,4 @@
-"""NumPy arrays that their owners may modify later."""
+"""Detects NumPy arrays that may be modified, or have been since they were copied."""
 
 from typing import Any
 

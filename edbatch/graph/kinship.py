@@ -21,7 +21,7 @@ class Relatives:
 
     Attributes:
         first: The first of these types that was met.
-        prefix: Path of the container from which they take different parameters.
+        prefix: Path of the container of which they take different parts.
         keys: By type, the key of the part that it takes.
         family: The family, once there is one.
         members: The position of each key in the family.
@@ -72,15 +72,16 @@ class Kinship:
         return self._of_type[type_id]
 
     def find_family(self, relatives: Relatives) -> Family | None:
-        """Finds the family of all parameters of the structure that the types read.
+        """Finds the family of types that could form one.
 
-        Types that are met later find their member in it, so the program of a minibatch
-        without some of these types also serves minibatches with them. Members are in
-        JAX's order, which sorts the keys of dicts, so plans made for another key order
-        refer to the same members.
+        Its members are all parts of the container with the structure that these types
+        read, not only the parts that they read. So a type that is met later finds its
+        member in the family, and the program of a minibatch without it also serves
+        minibatches with it. Members are in JAX's order, which sorts the keys of dicts,
+        so plans made for another key order refer to the same members.
 
         Args:
-            relatives: The types.
+            relatives: The types, and their container.
 
         Returns:
             The family; None if a call also reads parts of other members or reads a leaf

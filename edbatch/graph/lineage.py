@@ -1,9 +1,9 @@
-"""Finds tables of types that begin alike, in whatever process they are.
+"""Names of type tables, by which tables that begin alike are recognized.
 
-A table only grows. An object that is pickled with a table carries the table's *marks*:
-names of tables, and how many of the first types and array kinds the table shares with
-each of them. So an object that returns to a process where such a table exists gets that
-very table, not a copy.
+A name is unique across processes. A table only grows. An object that is pickled with a
+table carries the table's *marks*: names of tables, and how many of the first types and
+array kinds the table shares with each of them. So an object that returns to a process
+where such a table exists gets that very table, not a copy.
 """
 
 import itertools
@@ -34,7 +34,7 @@ class Lineage:
     """The names of one table.
 
     Attributes:
-        shared: Marks of other tables.
+        shared: Marks of the other tables that begin like this one.
     """
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ import jax
 from edbatch.errors import ManyTypesWarning, user_line
 from edbatch.graph.cell import Cell
 
-MANY = 8  # different lengths of one list; each makes a type
+MANY = 8  # number of lengths of one list at which to warn; each makes a type
 
 
 class ListLengths:

@@ -4,9 +4,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-MANY = 16  # values
-# Minimum number of instances that brought a new value. Numbers of layers, for example,
-# all come with the first instance.
+MANY = 16  # minimum number of values for a warning
+# Minimum number of instances that brought a new value. Layer indices, for example, all
+# come with the first instance.
 _MANY_INSTANCES = 8
 
 

@@ -108,7 +108,7 @@ class CallKeys:
         return node_key(self._rng, self._instance, self._calls - 1)
 
     def give_back(self) -> None:
-        """Takes back the last key, whose call has failed, for the next call."""
+        """Takes back the last key, whose call failed; the next call gets it."""
         self._calls -= 1
 
 

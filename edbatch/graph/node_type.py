@@ -224,7 +224,8 @@ class NodeType:
         external_kinds: Array kind per external slot.
         output_kinds: Array kind per output leaf.
         output_tree: Structure of the cell's output.
-        is_stored: Whether it comes from a pickle, where the cell may have differed.
+        is_stored: Whether it comes from a pickle, so that its cell may have differed
+            where it was recorded.
         family: Members whose parameters its nodes read, one member per chunk; None if
             all nodes read the same parameters.
 
@@ -273,9 +274,10 @@ class NodeType:
         """Returns the type as it runs without keys: with the default of `rng`.
 
         Returns:
-            The type, always the same object; its slots are unchanged, but that of the
-            key is not read. The type itself if it takes no key, or if `rng` has no
-            default: a program with such a cell is compiled with it, but never runs it.
+            The type without keys, the same object in every call. Its slots are
+            unchanged, but the key's slot is not read. A type that takes no key is
+            returned as it is, and so is one whose `rng` has no default: programs
+            without keys contain such a cell, but never run it.
         """
         return self._without_rng if self.takes_rng and not self.needs_rng else self
 

@@ -48,7 +48,7 @@ class OutputColumns:
         flat = _Flat(recorder)
         skeleton = flat.describe(result)
         if skeleton == self._skeleton:
-            self._keys = _keys_of_handles(result)  # the next one may be alike
+            self._keys = _keys_of_handles(result)  # for `_add_as_before`
         elif self._skeleton is None:
             self._skeleton = skeleton
             self._columns = [[] for _ in flat.columns]

@@ -1,4 +1,4 @@
-"""Shapes, dtypes and structure of cells' outputs, traced once for all layers."""
+"""Traces the outputs of cells, once for calls that differ only in parameter paths."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
@@ -14,7 +14,7 @@ from edbatch.graph.constants import constant_key
 from edbatch.graph.node_type import CallTemplate, input_specs
 from edbatch.graph.part_structure import PartStructures
 
-_MOST_COPIES = 100  # of one cell's function; more are created in a loop by mistake
+_MOST_COPIES = 100  # of a cell's function; beyond it, a loop creates cells by mistake
 
 Output = tuple[tuple[int, ...], Any]  # array kinds, and structure
 

@@ -101,8 +101,8 @@ class Outputs:
 
     Attributes:
         tree: Their common structure.
-        columns: One ``[n] int32`` array per leaf in depth-first order: value ids, or
-            rows of external inputs.
+        columns: One ``[n] int32`` array per leaf in depth-first order: numbers of
+            values, or rows of external inputs.
         lengths: One ``[m] int32`` array per list in depth-first order.
     """
 
@@ -144,7 +144,7 @@ class Outputs:
         return Outputs(tree, tuple(columns), tuple(lengths))
 
     def values(self) -> list[tuple[int, np.ndarray]]:
-        """Lists the values that nodes have to compute.
+        """Lists the values that the model returns.
 
         Returns:
             The array kind and the values, ``[n] int32``, of each leaf that is an output
@@ -165,10 +165,10 @@ class Outputs:
         return ResultShape(self.tree, instances)
 
     def locate(self, value_row: np.ndarray) -> "ResultRows":
-        """Finds the rows of the results of a minibatch, or of a part of it.
+        """Finds the rows of arenas and pools that hold the results.
 
         Args:
-            value_row: Row of each value.
+            value_row: Row of each value in its arena.
 
         Returns:
             The rows, not padded yet.
@@ -179,10 +179,10 @@ class Outputs:
         """Finds the rows of the results, like `locate`.
 
         Args:
-            row_of: Returns the rows of values.
+            row_of: Given values, returns their rows.
 
         Returns:
-            The rows.
+            The rows, not padded yet.
         """
         rows = [
             row_of(column) if source == "value" else column + np.int32(1)
@@ -275,7 +275,8 @@ class ResultShape:
 
         Args:
             found: Rows of a minibatch.
-            bucket: Returns the size of a named bucket that holds a number of elements.
+            bucket: Given the name of a list and its number of elements, returns the
+                padded number.
 
         Returns:
             The padded rows; padding is row 0, the zero row, and length 0.

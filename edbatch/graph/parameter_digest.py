@@ -1,4 +1,4 @@
-"""Hash of the parameters' structure, to recognize batches of other processes."""
+"""Hash of the parameters' structure, to check batches recorded in other processes."""
 
 import functools
 import hashlib
@@ -15,7 +15,7 @@ from edbatch.graph.reference import reference
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.dtype, np.generic)
 _Known = dict[tuple[int, int], tuple[str, Any]]  # (id, depth) -> (text, object)
 _LONGEST = 1000  # characters
-_DEEPEST = 20  # nesting of static values; of deeper or circular ones the class counts
+_DEEPEST = 20  # nesting of static values; deeper or circular ones count by class only
 
 
 def parameter_digest(spec: Any) -> str:

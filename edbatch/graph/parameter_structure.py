@@ -1,4 +1,4 @@
-"""The structure of parameters: checks of it, and differences between structures."""
+"""Checks the structure of parameters, and names differences between structures."""
 
 from collections.abc import Mapping
 from dataclasses import is_dataclass
@@ -14,7 +14,7 @@ _MADE_AGAIN = (
     "make the plan again with these parameters: by .plan(..., params=params), or after"
     " .bind(params)"
 )
-# Types that contain nothing but parts that have a path.
+# Containers without static data: a path leads to each of their parts.
 _CONTAINERS = (Mapping, list, tuple, type(None))
 
 
@@ -110,11 +110,11 @@ def difference(found: Any, known: Any) -> str:
     """Names the first difference between the structures of parameters.
 
     Args:
-        found: A pytree of ``jax.ShapeDtypeStruct``.
-        known: A pytree that differs from it.
+        found: A pytree of ``jax.ShapeDtypeStruct``; the message calls it "there".
+        known: A pytree that differs from it; the message calls it "here".
 
     Returns:
-        A clause.
+        A clause for an error message.
 
     Example:
         >>> import numpy as np
@@ -141,7 +141,7 @@ def difference(found: Any, known: Any) -> str:
 def static_difference(found: Any, known: Any) -> str | None:
     """Names a part of the parameters that differs in its static data.
 
-    That is everything that a module depends on and no array contains: whether it is in
+    Static data is everything that a module depends on besides arrays: whether it is in
     training mode, its dropout rate, its number of heads. Python containers may have
     different types if their paths are the same.
 
@@ -150,7 +150,7 @@ def static_difference(found: Any, known: Any) -> str | None:
         known: Another one, with leaves at the same paths.
 
     Returns:
-        A clause; None if there is no such part.
+        A clause for an error message; None if there is no such part.
     """
     structure: Any = jax.tree.structure
     waiting = [(structure(found), structure(known))]

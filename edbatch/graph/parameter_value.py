@@ -1,9 +1,9 @@
-"""Parameters as values of the graph, although they are no output of a cell.
+"""Turns parameters into values of the graph, as outputs of a cell that returns them.
 
 A call of a cell reads a parameter directly. But a model's result, an element of a
-padded list and an argument of `edbatch.value` must be outputs of cells. If one of them
+padded list and an argument of `edbatch.value` must be outputs of cells. If one of these
 is a parameter, such as the first state of a chain without words, a node of the cell
-below returns it.
+`parameter` returns it.
 """
 
 from typing import Any

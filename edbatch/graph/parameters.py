@@ -47,7 +47,7 @@ def _is_array(value: Any) -> bool:
 
 
 class _NoAttributeError(RecordingError, AttributeError):
-    """The parameters lack an attribute; `hasattr` and defaults of `getattr` work."""
+    """An attribute is missing; an `AttributeError`, too, so that `hasattr` works."""
 
 
 @stand_in
@@ -126,7 +126,7 @@ class ParameterPath:
     def __getitem__(self, key: Any) -> Any:
         try:
             known = self._children.get(("item", key))
-        except TypeError:  # it has no hash
+        except TypeError:  # the key has no hash
             known = None
         return self._item(key) if known is None else known
 
@@ -143,7 +143,7 @@ class ParameterPath:
                 with suppress(TypeError):
                     key = operator.index(key)  # also for an array of one integer
             if isinstance(key, int) and -count <= key < 0:
-                return self[key + count]  # one part has one path
+                return self[key + count]  # so each part has one path
         if _is_array(self._spec):
             if key is Ellipsis:  # the whole array
                 return self.value if _is_variable(self._spec) else self
@@ -251,7 +251,7 @@ def check_order(params: Any, seen: ParameterPath) -> None:
         seen: The root stand-in that the model saw.
 
     Raises:
-        PlanError: They have another order, so the model would run its layers, for
+        PlanError: The keys have another order, so the model would run its layers, for
             example, in another order.
     """
     name = None

@@ -160,8 +160,8 @@ class GraphUnpacker:
             The recording, with types of this table; its arrays are those of `packed`.
 
         Raises:
-            PickleError: A cell cannot be imported here, or its outputs differ from
-                those where it was recorded.
+            PickleError: A cell cannot be imported here, or it returns other shapes,
+                dtypes or structure than where it was recorded.
         """
         first = packed.first_types
         types = [self._type(each) for each in packed.types[:first]]

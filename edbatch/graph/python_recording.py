@@ -106,7 +106,7 @@ class PythonCalls(InstanceTape):
                 operands.append(arg._value)
             elif kind is tuple or kind is list:
                 branch = branch[kind]
-                for each in arg:  # handles as in the recursion, without its calls
+                for each in arg:  # handles are read here to avoid recursive calls
                     if type(each) is Handle and each._recorder is self:
                         branch = branch[each._kind]
                         operands.append(each._value)

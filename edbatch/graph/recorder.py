@@ -2,8 +2,8 @@
 
 `Recorder.call` runs once per node, while the user waits: it finds the node's type among
 the earlier calls, by the structure of the arguments alone, and appends a few integers
-to the tape. It is implemented in `compiled_recording`, or in `python_recording` if that
-was not built. Only a type's first node is analysed with ``jax.eval_shape``.
+to the tape. It is implemented in `compiled_recording`, or in `python_recording` if the
+extension was not built. Only a type's first node is analysed with ``jax.eval_shape``.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -172,7 +172,7 @@ def record(
 
 
 def explain(error: Exception) -> Exception:
-    """Converts JAX's error about a handle into one that says how to fix it.
+    """Converts an error about a handle or a parameter into one that names the fix.
 
     Args:
         error: The exception that a model raised while it was recorded.

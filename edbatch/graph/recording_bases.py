@@ -80,7 +80,7 @@ if TYPE_CHECKING or not _IS_COMPILED:
         node_limit: int
 
         def clear_columns(self) -> None:
-            """Empties all columns. The compiled ones are of class ``array``."""
+            """Empties all columns; compiled code has ``array.array`` for the lists."""
             self.node_type: list[int] = []
             self.operands: list[int] = []
             self.external_rows: list[int] = []

@@ -21,7 +21,8 @@ from edbatch.graph.many_values import ManyValues
 from edbatch.graph.node_type import CallTemplate
 from edbatch.graph.reference import reference
 
-# Objects of one definition, each of which makes a type; legitimate tables are shorter.
+# Number of objects of one definition at which to warn; each makes a type. Legitimate
+# tables of such objects are shorter.
 MANY = 32
 _NUMBERS = (int, float, np.integer, np.floating)
 

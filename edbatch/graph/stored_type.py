@@ -1,4 +1,4 @@
-"""Pickled types: the cell by name, parameters by their paths."""
+"""Node types as they are pickled: cells by name, parameters by path."""
 
 import pickle
 from collections.abc import Sequence
@@ -114,7 +114,7 @@ def template_for(params: Any, leaves: _Leaves) -> _Leaves:
     """Restores the leaves of a stored template.
 
     Args:
-        params: The stand-in for the parameters, of which the template takes parts.
+        params: The stand-in for the parameters, on which stored paths are followed.
         leaves: The stored leaves.
 
     Returns:

@@ -19,8 +19,8 @@ class GraphStructure:
         operand_start: First operand of each node, and the end.
         operand_node: Node that each operand reads; negative where it is missing.
             Nodes are in topological order: an operand's node has a smaller number.
-        instance_nodes: Number of nodes of each of ``B`` independent instances, which
-            follow one another.
+        instance_nodes: Number of nodes of each of ``B`` independent instances, whose
+            nodes are stored one instance after the other.
 
     Example:
         >>> from edbatch.schedule.examples import tree

@@ -42,7 +42,7 @@ class TapeMark(NamedTuple):
 
 
 class Tape(TapeColumns):
-    """Growing columns that the recordings of one call of `record` share.
+    """Growing columns to which several instances record their nodes.
 
     Attributes:
         types: The model's table of types.
@@ -220,7 +220,7 @@ class InstanceTape(TapeWriter):
         self._keys = 0  # number of calls so far that took a key
 
     def cell_of_value(self, value: int) -> str | None:
-        """Returns the name of the cell that computes a value; None if it is unknown."""
+        """Returns the name of the cell of a value; None, in subclasses, if unknown."""
         first = 0
         for each in self.tape.node_type:
             first += len(self.types.types[each].output_kinds)

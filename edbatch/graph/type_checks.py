@@ -6,14 +6,15 @@ from edbatch.graph.type_table import TypeTable, changed_cell, x64_enabled
 
 
 def check_stored(types: TypeTable, node_type: NodeType) -> None:
-    """Checks that a pickled type returns the same here as where it was recorded.
+    """Checks that a pickled type's cell returns the same as where it was recorded.
 
     Args:
         types: The table.
         node_type: A type of the table.
 
     Raises:
-        PickleError: Its cell is a different one here.
+        PickleError: The cell cannot be traced here, or it returns other shapes, dtypes
+            or structure.
     """
     if not node_type.is_stored:
         return

@@ -1,11 +1,11 @@
-"""A limit on the types of cells that recordings may add."""
+"""A limit on the number of new types that recordings may add to a table."""
 
 
 class TypeLimit:
-    """Limits the number of recorded types that the model's table does not have.
+    """Limits how many types recordings may add to the model's table.
 
     Args:
-        most: Maximum number of such types.
+        most: Maximum number of new types.
         refusal: Message for a call that exceeds the limit, after the cell's name.
 
     Attributes:

@@ -82,8 +82,8 @@ class TypeTable:
     ) -> None:
         self.params_spec = params_spec
         self.compute_dtype = compute_dtype
-        # Called during the first call, under the lock, with the first of the types that
-        # differ only in where their parameters are; it is not in the table yet.
+        # Called under the lock with each new type that is recorded, before it is in the
+        # table; of types that differ only in parameter paths, with the first one only.
         self._at_new = at_new
         self._model = _reference_to(model)
         self.model_name = "" if model is None else full_name(model)
@@ -234,7 +234,8 @@ class TypeTable:
             The positions of all its types and of all its array kinds in this table.
 
         Raises:
-            PickleError: A cell's outputs differ from those where it was recorded.
+            PickleError: A cell returns other shapes, dtypes or structure than where it
+                was recorded.
         """
         with other.lock:
             types, avals = tuple(other.types), tuple(other.avals)
@@ -262,8 +263,8 @@ class TypeTable:
             Its position in this table.
 
         Raises:
-            PickleError: A constant cannot be imported here, or the cell's outputs
-                differ from those where it was recorded.
+            PickleError: A constant cannot be imported here, or the cell returns other
+                shapes, dtypes or structure than where it was recorded.
         """
         externals, outputs, operands = (
             tuple([self.kinds.number(each.shape, each.dtype) for each in avals])
@@ -288,7 +289,7 @@ class TypeTable:
             return found.id
 
     def add(self, node_type: NodeType) -> NodeType:
-        """Adds a type that was not recorded but derived from others.
+        """Adds a type that was not recorded but derived from recorded types.
 
         Args:
             node_type: The type, with this table's array kinds.
@@ -305,7 +306,7 @@ class TypeTable:
     def keys(self) -> tuple[TypeKey, ...]:
         """The types' keys; the very same tuple until a type is added.
 
-        So a cache keyed by it is searched without hashing or comparing many keys.
+        So callers can recognize it by identity, without hashing or comparing many keys.
         """
         with self.lock:  # otherwise a type could be added meanwhile
             if len(self._keys) != len(self.types):
@@ -412,7 +413,8 @@ class TypeTable:
             told.add(form)
         self._variants[key] = variant + 1
         facts = (cell, template, operand_kinds, external_kinds)
-        # In this order, so a type that is found has an entry even after an exception.
+        # `types` first: after an exception between the two lines, such as Ctrl-C, no
+        # type can be found that is not in the list.
         self.types.append(node_type)
         self._by_facts[call_identity(*facts)] = node_type
         return node_type

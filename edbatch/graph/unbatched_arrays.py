@@ -1,4 +1,4 @@
-"""Arrays for cells that run unbatched, converted by the rules of JAX."""
+"""Converts arguments and outputs of cells that run unbatched, by the rules of JAX."""
 
 from functools import partial
 from typing import Any
@@ -30,8 +30,9 @@ def as_arrays(cell: str, value: Any, *, jax_arrays: bool) -> Any:
         nor arrays are unchanged.
 
     Raises:
-        CellError: JAX has no such array.
-        RecordingError: It belongs to a recording, or an integer does not fit.
+        CellError: JAX cannot represent an array: it lacks the dtype, or the array has a
+            meaning that JAX arrays cannot express.
+        RecordingError: A leaf belongs to a recording, or an integer does not fit.
     """
     return jax.tree.map(partial(_as_array, cell, jax_arrays), value)
 
@@ -46,7 +47,7 @@ def as_constants(value: Any) -> Any:
         The argument with NumPy arrays in place of numbers, as in batched runs.
 
     Raises:
-        RecordingError: It belongs to a recording, or an integer does not fit.
+        RecordingError: A leaf belongs to a recording, or an integer does not fit.
     """
     return jax.tree.map(_as_constant, value)
 

@@ -1,7 +1,7 @@
 """Plans: a minibatch's schedule as data, its costs, and functions to run it.
 
 Gain (docs/results.md, "Speed"): 50 different minibatches compile one program. Without
-plans as data, each would need its own program, as *exact* compiles there.
+plans as data, each would need its own program, as in the system *exact* there.
 """
 
 from edbatch.graph.ragged import Ragged

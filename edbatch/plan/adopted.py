@@ -10,7 +10,7 @@ from edbatch.plan.plan import Plan
 
 
 def recorded_types(types: TypeTable) -> TypeTable:
-    """Returns the recorded types that a plan's types are, or were made from."""
+    """Returns the recorded types that a plan's types are, or are derived from."""
     return types.split.recorded if isinstance(types, HoistedTable) else types
 
 

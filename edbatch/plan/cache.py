@@ -106,8 +106,8 @@ class PlanCache:
 
         Args:
             key_of: Returns the key: everything that the plan depends on. Different
-                kinds of plans never have equal keys. Called again after ``make``,
-                because making a plan may change what plans depend on.
+                kinds of plans never have equal keys. It is called again after ``make``,
+                because making a plan may change the state that is part of the key.
             make: Makes the plan; several threads may call it at the same time.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Logs on which device plans for one device run, where there is a choice.
+"""Logs that a plan runs on one CPU device, if more devices or cores could be used.
 
 A CPU is one device by default, the fastest choice where a loader feeds data
 (docs/scaling.md, "The cores of one machine"). Users should find out that there is a
@@ -25,8 +25,8 @@ class DeviceNotice:
         name: The model's name.
 
     Attributes:
-        due: Whether the line is still due: nothing was logged yet, and the user has not
-            chosen.
+        due: Whether the next run is to be checked; False after the first check, even if
+            nothing was logged.
     """
 
     def __init__(self, name: str) -> None:
@@ -34,7 +34,7 @@ class DeviceNotice:
         self.due = True
 
     def tell(self, plan: Any, params: Any = ()) -> None:
-        """Logs the choice on a CPU: INFO if it is one device, WARNING of idle others.
+        """Logs the choice on a CPU: WARNING if other devices idle, else INFO.
 
         Nothing is logged if the user has placed the parameters, as `jax.device_put` or
         `edbatch.choose_devices` do, or has set JAX's default device.

@@ -60,7 +60,7 @@ def program_with(shape: ProgramShape, rng: Any) -> ProgramShape:
 
     Returns:
         The program; without a key, the variant whose cells run with the default of
-        their key.
+        `rng`.
 
     Raises:
         PlanError: There is no key but a cell needs one.
@@ -75,7 +75,7 @@ def program_with(shape: ProgramShape, rng: Any) -> ProgramShape:
 def give_keys(
     shape: ProgramShape, pools: Arenas, rng: Any
 ) -> tuple[ProgramShape, Arenas]:
-    """Replaces the numbers that keys are derived from by the keys.
+    """Derives the keys of nodes; they replace the numbers that they are derived from.
 
     All keys are derived in one operation, before the program runs, so that the backward
     pass of a gradient reads the same keys as the forward pass.
@@ -88,7 +88,7 @@ def give_keys(
 
     Returns:
         The program and its external inputs; without a key, the variant of the program
-        whose cells run with the default of their key.
+        whose cells run with the default of `rng`.
 
     Raises:
         PlanError: There is no key but a cell needs one.
@@ -108,11 +108,11 @@ def give_keys(
 
 
 def keyed(plan: Plan, rng: Any) -> tuple[Plan, Any]:
-    """Checks whether a plan runs with a key or without one.
+    """Prepares a plan to run with a key or without one.
 
     A program has loops for cells that only other minibatches call. So without a key,
-    only the cells that the plan's own nodes call must run without one. In a traced plan
-    these are unknown, so every cell of its program must.
+    only the cells that the plan's own nodes call must be able to run without one. In a
+    traced plan these cells are unknown, so all cells of its program must be able to.
 
     Args:
         plan: The plan, or the plans of all devices, stacked.

@@ -58,8 +58,8 @@ def first_rows(result: Any, instances: int) -> Any:
         instances: Number of instances, B.
 
     Returns:
-        The same pytree with B rows. Arrays on a CPU are waited for and cut without a
-        program, because XLA would compile one for every B.
+        The same pytree with B rows. Arrays on a CPU are waited for and cut by NumPy,
+        because XLA would compile a program for every B.
     """
 
     def of_leaf(each: Any) -> Any:
@@ -96,7 +96,7 @@ def _like(array: jax.Array, values: np.ndarray) -> jax.Array:
 def _is_on_cpu(array: Any) -> bool:
     """Whether it is an array on a CPU, which NumPy reads without a transfer."""
     if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer):
-        return False  # a NumPy array is from a plan that a trace closes over
+        return False  # NumPy arrays occur in plans that a trace closes over
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         return False
     devices = array.devices()

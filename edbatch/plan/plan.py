@@ -157,7 +157,7 @@ class Plan:
         return self.shape.trace
 
     def in_trace(self, number: int) -> "Plan":
-        """Returns the plan for another trace, so that it is new to JAX.
+        """Returns the plan for another trace, so that JAX traces functions of it again.
 
         Args:
             number: The number of the trace, see `PlanShape`.
@@ -168,7 +168,7 @@ class Plan:
         return replace(self, shape=replace(self.shape, trace=number))
 
     def without_keys(self) -> "Plan":
-        """Returns the plan with cells that run with the default of their key."""
+        """Returns the plan whose cells run with the default of `rng`."""
         return self._with_options(with_keys=False)
 
     def compiler_options(self) -> dict[str, Option]:
@@ -359,7 +359,8 @@ def fit_bucket(
         store: The model's buckets.
         more: Sizes that are needed in further dimensions.
         target: The kind of device that will run them.
-        scale: How many times larger the minibatches are that the bucket is for.
+        scale: Ratio of the size of the minibatches that the bucket is meant for to the
+            size of these; at least 1.
         widths: Returns the widths of a type; None for all widths.
 
     Returns:
@@ -450,7 +451,7 @@ def _needs(
 
 
 def _least(types: TypeTable, loops: tuple[Loop, ...]) -> Needs:
-    """Minimum sizes of a program: one record and one full chunk per loop."""
+    """Minimum sizes of a program: its longest record, and a full chunk of each loop."""
     least: Needs = {"stream": 0}
     for loop in loops:
         node_type = types.types[loop.type_id]

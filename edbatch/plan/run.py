@@ -95,7 +95,9 @@ def run_forward(params: Any, plan: Plan, rng: Any = None) -> tuple[Any, Taped]:
 
 
 def run_from_residuals(taped: Taped, params: Any, plan: Plan, rng: Any = None) -> Any:
-    """A function with the derivatives of `run_plan`, computed from its residuals.
+    """Returns placeholder results whose derivatives are those of `run_plan`.
+
+    The derivatives are computed from the residuals.
 
     Args:
         taped: The residuals that `run_forward` returned.

@@ -1,4 +1,4 @@
-"""A plan's run as a `TableRun` of `edbatch.gradient.asked_tables`."""
+"""Implements the protocol `TableRun` of `edbatch.gradient.asked_tables` for a plan."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

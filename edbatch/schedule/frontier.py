@@ -24,11 +24,12 @@ class FrontierState(NamedTuple):
         node_type: Type of each node.
         consumer_start: First reader of each node, and the end.
         consumers: Readers, one entry per operand.
-        missing: Operands of each node that are not computed yet.
+        missing: Number of operands of each node that are not computed yet.
         queue: Nodes by type, in the order in which they became ready.
         type_start: First place of each type in ``queue``, and the end.
-        head: Nodes of each type that have run.
-        tail: Nodes of each type that have become ready.
+        head: Number of nodes of each type that have run.
+        tail: Number of nodes of each type that have become ready, including those that
+            have run.
 
     Example:
         >>> from edbatch.schedule.examples import tree
@@ -97,7 +98,8 @@ def compiled_frontier(
 ) -> FrontierState:
     """As `start_frontier`, for compiled callers; arguments as in `GraphStructure`.
 
-    Takes one pass over the nodes fewer than finding their readers first.
+    Saves a pass over the nodes compared with `GraphStructure.consumers` and
+    `start_frontier`.
     """
     n = len(node_type)
     start = np.zeros(n + 1, np.int32)

@@ -162,7 +162,7 @@ class _Numbers(NamedTuple):
 
 @kernel
 def _divide(order, start, batches, added, numbers, nodes):
-    """Makes the arrays of the divided graph; new nodes in the order of ``batches``."""
+    """Builds the arrays of the divided graph; new nodes in the order of ``batches``."""
     rest, hoisted, outputs = numbers
     node_type, operand_start, operands, external_start, external_rows = nodes[:5]
     n = len(node_type)

@@ -10,14 +10,14 @@ _Handler = Callable[[int, FrameType | None], object]
 
 
 def is_ctrl_c(error: BaseException) -> bool:
-    """Returns whether an exception is Ctrl-C, and not one raised by the user's code.
+    """Returns whether an exception is due to Ctrl-C.
 
     Args:
         error: The exception, in the thread in which it was raised.
 
     Returns:
-        Whether it is a `KeyboardInterrupt` of the main thread, the only thread that
-        receives Ctrl-C.
+        Whether it is a `KeyboardInterrupt` in the main thread, the only thread that
+        receives Ctrl-C. In another thread, the user's code has raised it.
 
     Example:
         >>> is_ctrl_c(KeyboardInterrupt()), is_ctrl_c(SystemExit())

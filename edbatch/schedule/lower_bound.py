@@ -2,7 +2,7 @@
 
 Nodes of one type on one path depend on each other, so they need one batch of that type
 each. Summed over types, the largest number of such nodes on any path is a lower bound
-(ED-Batch, Chen et al., ICML 2023, section 2). Time O(T (N + E)), space O(N + T B).
+(ED-Batch, Chen et al., ICML 2023, section 2). Time O(T (N + E)), space O(N + T).
 """
 
 import numpy as np

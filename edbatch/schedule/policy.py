@@ -212,9 +212,9 @@ _MARK = "_schedules_are_valid"
 def schedules_are_valid(policy_class: PolicyClass) -> PolicyClass:
     """Marks a policy class whose schedules need no check; not its subclasses.
 
-    The schedules of a policy that wraps another, its attribute `policy`, are as valid
-    as those of the wrapped policy. The graphs passed to `schedule` are checked instead,
-    because compiled code trusts them.
+    The schedules of a policy that wraps another one (its attribute `policy`) are as
+    valid as those of the wrapped policy. Calls of `schedule` check the graph instead,
+    because compiled code trusts it.
 
     Args:
         policy_class: The class.

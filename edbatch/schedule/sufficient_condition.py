@@ -7,8 +7,9 @@ greedy policy takes the type with the largest ratio, and training rewards it.
 
 A node is *clear* of a if neither the node itself nor any node on a path into it is a
 remaining node of type a. ``blocked[a, v]`` counts the operands of v that are not clear
-of a, so a node of type a is a head if its count is 0. When nodes of a run, being clear
-spreads along edges, along each at most once per type: time O(T E) in all, space O(T N).
+of a, so a node of type a is a head if its count is 0. When nodes of type a run, their
+readers may become clear of a, then the readers of these, and so on; each edge is
+followed at most once per type: time O(T E) in all, space O(T N).
 """
 
 from typing import NamedTuple

@@ -207,7 +207,7 @@ class BucketStore(WithoutLock):
                 found = found or self._new(
                     loops, needs, least, target, scale, widths, kinds
                 )
-                if found in self._buckets:  # much too large, but its program exists
+                if found in self._buckets:  # much larger, but its program exists
                     return self._buckets[self._buckets.index(found)]
                 self._buckets.append(found)
             return found
@@ -237,7 +237,7 @@ class BucketStore(WithoutLock):
     def _with_instances(
         self, loops: set[Loop], needs: Needs, target: Target
     ) -> Bucket | None:
-        """A bucket that lacks only instances, resized to as many as are needed."""
+        """A bucket that fits except for instances, with more of them; else None."""
         if INSTANCES not in needs:
             return None
         others = {name: size for name, size in needs.items() if name != INSTANCES}
@@ -260,7 +260,7 @@ class BucketStore(WithoutLock):
         """A bucket with headroom that covers the sizes and loops of similar buckets.
 
         If the target has other buckets, the new one gets loops for all their types and
-        slices: each small minibatch uses few of them, and others than the one before.
+        slices: small minibatches use few of them, and each one different ones.
         """
         if INSTANCES in needs:
             scale *= round_instances(needs[INSTANCES]) / needs[INSTANCES]

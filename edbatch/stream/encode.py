@@ -50,7 +50,7 @@ class UnpaddedStream:
 
     @property
     def num_steps(self) -> int:
-        """Number of steps, which depends on the order of loops, not on which exist."""
+        """Number of steps; the same in a program that has further loops."""
         return int((np.diff(self.chunk_loop) < 0).sum()) + min(1, len(self.chunk_loop))
 
 
@@ -153,7 +153,7 @@ def pad_stream(
 
 
 def _slot_table(slices: Sequence[tuple[int, ...]]) -> np.ndarray:
-    """Returns which slots each set has: ``[sets, slots] bool``, up to the last slot."""
+    """Returns the sets of slots as masks; ``[sets, highest slot + 1] bool``."""
     length = max(max(each, default=-1) + 1 for each in slices)
     table = np.zeros((len(slices), length), np.bool_)
     for own, slots in zip(table, slices, strict=True):

@@ -35,9 +35,9 @@ class Record(NamedTuple):
         size: Number of nodes, a scalar.
         member: Index of the member whose parameters the chunk reads, a scalar; None if
             its type has no family.
-        externals: Rows of pools per external slot, ``[W]`` each.
-        operands: Rows of arenas per operand slot, ``[W]`` each; a scalar, the first
-            row, where the loop reads a slice.
+        externals: Rows to read from the pool, ``[W]``, per external slot.
+        operands: Rows to read from the arena, ``[W]``, per operand slot; where the
+            loop reads a slice, a scalar: the first row.
     """
 
     outputs: list[Any]
@@ -47,7 +47,7 @@ class Record(NamedTuple):
     operands: list[Any]
 
 
-_FEW_SLOTS = 16  # up to this many slots are read once, in advance: requests may repeat
+_FEW_SLOTS = 16  # up to this many slots are read in advance, once even if used often
 
 
 class SlotRows:

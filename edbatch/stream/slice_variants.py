@@ -1,13 +1,13 @@
 """Slice variants: which operands a program reads as slices.
 
 An operand whose rows are consecutive, in a chunk's own order, is read as one slice of
-an arena instead of being gathered row by row. A compiled loop does either, so the
-possible combinations of sliced operands are reduced to a few *slice variants*: sets of
-operand slots. Each type has the variant that gathers everything and at most `_VARIANTS`
-others: those that read the most bytes in place in its sample, which is the first
-minibatch that has operands of the type in place. A chunk takes the best variant that
-its operands allow. Later minibatches add no variants, so the loops that their plans
-need are already compiled.
+an arena instead of being gathered row by row. Each compiled loop does only one of the
+two per operand, so the possible combinations of sliced operands are reduced to a few
+*slice variants*: sets of operand slots. Each type has the variant that gathers
+everything and at most `_VARIANTS` others: those that read the most bytes in place in
+its sample, which is the first minibatch that has operands of the type in place. A chunk
+takes the best variant that its operands allow. Later minibatches add no variants, so
+the loops that their plans need are already compiled.
 
 Gain (`edbatch bench --planner`, docs/results-memory.md): the forward pass of taggers
 takes 0.78 times as long with packing and slices as without either, and 0.90 times with
@@ -165,7 +165,7 @@ class SliceVariants(TypeDecisions[tuple[Variant, ...]]):
 
 
 def _read(can: np.ndarray, variant: Variant, row_bytes: np.ndarray) -> np.ndarray:
-    """Bytes that a node of each pattern reads in place by a variant; 0 if it cannot."""
+    """Bytes per node that a variant reads in place, by pattern; 0 if not possible."""
     slots = list(variant)
     return can[:, slots].all(axis=1) * row_bytes[slots].sum()
 

@@ -6,10 +6,10 @@ on the work per row. So widths are added one by one: always the width, of any ty
 saves the most of a sample's predicted cost, until no width saves `_LEAST_GAIN` of that
 cost or the budget is used up. Each type has at least one width.
 
-The sample is that of `edbatch.Batched.fit`, or else, for each type, the first minibatch
-that has it. A sample of few instances counts twice: as itself and as one of `_NOMINAL`
-instances, with batches that are larger by the same factor. A first try with two
-instances should not decide for all later minibatches.
+The sample is that of `edbatch.Batched.fit`. Without one, a type's sample is the first
+minibatch that has the type. A sample of few instances counts twice: as itself and as
+one of `_NOMINAL` instances, with batches that are larger by the same factor. A first
+try with two instances should not decide for all later minibatches.
 
 The cost of a batch is the cost of its best cut (`edbatch.memory_planner.sizes`): the
 work (`edbatch.cell.work`) of its rows, including padding rows and the overhead of
@@ -49,7 +49,7 @@ _NOMINAL = 64  # instances
 _FIRST = 8  # minimum for the first width of a type
 _CHUNK_WORK = 40_000.0  # multiply-adds that one CPU core does in 2 µs
 _MOST_BYTES = 2**26  # maximum that a chunk reads and writes; far more than caches hold
-_LARGEST = 4096  # rows; larger batches use the largest width, except at their end
+_LARGEST = 4096  # rows; batch sizes are capped: larger ones repeat the largest width
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,7 +241,7 @@ def choose_widths(
 
 
 def widest(node_type: NodeType, types: TypeTable) -> int:
-    """Returns the maximum width of a type's chunks, by the bytes of its rows.
+    """Returns the maximum width of a type's chunks, which depends on its row's bytes.
 
     Args:
         node_type: The type.

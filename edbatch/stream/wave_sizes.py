@@ -63,7 +63,8 @@ class WaveSizes(WithoutLock):
             batches: The largest batch of each type in the wave, in rows.
             needs: Size that the wave needs in each dimension.
             runs: Types that may still run; the others have joined a family.
-            least: Sizes that the caller already has; the result is at least as large.
+            least: Sizes of the program that the caller runs now; the result is at least
+                as large.
             takes: Whether to adopt the result; if False, the sizes stay as they are
                 until `adopt`.
 
@@ -200,7 +201,7 @@ class WaveSizes(WithoutLock):
         return found
 
     def result_rows(self, name: Hashable, needed: int) -> int:
-        """Returns the number of rows of a part of a result, which only grows.
+        """Returns the padded number of rows of a part of a result; it only grows.
 
         Args:
             name: Identifies the part, such as a list of a certain structure.

@@ -1,9 +1,9 @@
 """The events of a simulated server, compiled; `simulation.py` explains them.
 
 State lives in arrays that are updated in place. A node of a request is identified by
-its number in the library of instances. `missing` counts the missing operands of the
-nodes of each request, from the request's `base` on. Each type keeps its waiting nodes
-in a queue, as a frontier does.
+its number in the library of instances. `missing` has a count of missing operands for
+each node of each request; those of a request begin at its `base`. Each type keeps its
+waiting nodes in a queue, as a frontier does.
 """
 
 from typing import NamedTuple
@@ -214,7 +214,7 @@ def end_wave(library: Library, rules: Rules, requests: Requests) -> None:
 
 @kernel
 def settle(library: Library, rules: Rules, requests: Requests) -> bool:
-    """Advances until a node waits; returns False if all requests are done instead."""
+    """Advances until a node is waiting; returns False if all requests are done."""
     count = requests.counts
     total = len(requests.arrival_ms)
     while count[RAN] == count[JOINED]:

@@ -24,7 +24,7 @@ class InstanceLibrary:
         node_type: Type of each node.
         consumer_start: First reader of each node, and the end.
         consumers: Readers, by their number in the library.
-        indegree: Operands of each node.
+        indegree: Number of operands of each node.
         depth: Longest path from a node without operands to each node.
 
     Example:

@@ -66,7 +66,7 @@ class ServingState:
         slack_ms: Time until the earliest deadline of a request with a waiting node of
             each type, negative when it has passed; infinite where there is none.
         in_flight: Requests that have joined and are not done.
-        arrived: Requests that have arrived and not joined.
+        arrived: Requests that have arrived but not joined.
         batches: Batches of the current wave so far; 0 at its beginning.
         now_ms: The clock.
         heads: Per type, the nodes of requests in flight that have not run and wait for

@@ -28,7 +28,7 @@ from edbatch.schedule.serving.policy import (
     deadline_or_never,
 )
 
-QUANTUM_MS = 0.5  # how long a server waits after a decision to wait
+QUANTUM_MS = 0.5  # maximum time that a server waits after a decision to wait
 _CONTINUOUS = -1.0  # `kernels.Rules.window_ms` without a window
 
 

@@ -28,16 +28,16 @@ class WaveFrontier(NamedTuple):
         owner: The request of each node.
         consumer_start: First reader of each node, and the end.
         consumers: The readers.
-        missing: Operands of each node that are not computed.
+        missing: Number of operands of each node that are not computed.
         ready_ms: When each node became ready, on the server's clock; for nodes that
             become ready in the wave, the beginning of the wave.
         ready_in: Batch of the wave in which each node became ready, or `BEFORE`.
         rank: Order in which the nodes became ready; negative for nodes that are not.
         queue: Nodes that are ready or have run, by type.
         type_start: First place of each type in ``queue``, and the end.
-        head: Nodes of each type in ``queue`` that have run.
-        tail: Nodes of each type in ``queue``.
-        remaining: Nodes of each type that have not run.
+        head: Number of nodes of each type in ``queue`` that have run.
+        tail: Number of nodes of each type in ``queue``.
+        remaining: Number of nodes of each type that have not run.
         arrival_ms: When each request arrived.
         deadline_ms: Deadline of each request, infinite for none.
         blocked: See `edbatch.schedule.sufficient_condition`; empty if heads are not
