@@ -1,9 +1,9 @@
-"""A cell as the gradient of a program runs it.
+"""Forward and backward pass of a cell in the gradient of a program.
 
 The forward pass also returns the outputs of each weight-gradient site (see
-`weight_gradient_sites`), which are most of a cell's work. They are kept on the tape
-that will later hold their cotangents. The backward pass runs each batch row a second
-time, with these outputs given, and differentiates that.
+`weight_gradient_sites`); computing them is most of a cell's work. They are stored on
+the tape that will later hold their cotangents. The backward pass runs each batch row a
+second time, with these outputs given, and differentiates this second run.
 """
 
 import functools
@@ -61,15 +61,17 @@ class TapedCell:
         cell: The cell.
         node_type: Its type.
         types: The type's table.
-        least_contraction: Products that contract fewer elements have no tapes: they are
-            recomputed in the backward pass, and the cotangents of their weights are
-            summed chunk by chunk, which takes less memory.
-        target: The device that runs it; None for `choose_target`.
+        least_contraction: Products that contract fewer elements per element of the
+            result have no tapes: they are recomputed in the backward pass, and the
+            cotangents of their weights are summed chunk by chunk, which takes less
+            memory.
+        target: The kind of device that runs it; None for `choose_target`.
 
     Attributes:
         sites: The weight-gradient sites.
         direct: Positions of the packed arrays that are also read outside sites.
-        by_row: Which of these each batch row reads separately; see `Sites.by_row`.
+        by_row: For each entry of `direct`, whether every batch row reads its own copy
+            of the array; see `Sites.by_row`.
     """
 
     def __init__(
@@ -179,11 +181,11 @@ class TapedCell:
         """Finds the outputs that have a derivative.
 
         Args:
-            operands: Which operands have one.
-            externals: Which external inputs have one.
+            operands: Which operands have a derivative.
+            externals: Which external inputs have a derivative.
 
         Returns:
-            For each output, whether it depends on these or on parameters.
+            For each output, whether it depends on one of these inputs or on parameters.
         """
         inputs = zip(self._graph.inputs, [*operands, *externals], strict=False)
         sources = [*self._graph.parameters, *(var for var, active in inputs if active)]
@@ -253,10 +255,10 @@ class TapedCell:
         """Returns the sites that look up rows of a packed array.
 
         Args:
-            position: Its position.
+            position: The array's position among the packed arrays.
 
         Returns:
-            The sites; None if it is also read in another way.
+            The sites; None if the array is also read in another way.
         """
         return self._sites.lookups(position)
 
@@ -296,12 +298,13 @@ class TapedCell:
         """Runs a batch row again, differentiable in `direct`, `inputs` and `deltas`.
 
         Args:
-            live: Whether a cotangent reaches the row. If not, its cotangents are zero,
-                although a `jax.custom_vjp` rule may return a nonzero one for zero.
-            direct: The arrays at positions `direct`.
+            live: Whether a cotangent reaches the row. If not, the row's cotangents are
+                zero, even if a `jax.custom_vjp` rule maps a cotangent of zero to a
+                nonzero one.
+            direct: The packed arrays at the positions in the attribute `direct`.
             inputs: Operands, external inputs and masks.
-            deltas: Zeros to add to the outputs of each site: their cotangents are the
-                cotangents of the outputs.
+            deltas: Zeros to add to the outputs of each site: the cotangents of these
+                zeros are the cotangents of the outputs.
             packed: All packed arrays; treated as constant.
             transposed: The transposed weights, from `transpose_weights`.
             known_outputs: The outputs of each site, which are not recomputed.
@@ -373,8 +376,8 @@ class TapedCell:
 
         Args:
             packed: The packed arrays.
-            reads: As for `contract`.
-            outputs_bar: As for `contract`.
+            reads: As `site_inputs` of `contract`.
+            outputs_bar: As `site_outputs_bar` of `contract`.
             owner: The member of each row, as initialized by `new_owners`.
             members: The number of members.
 
@@ -397,7 +400,7 @@ class TapedCell:
         Args:
             k: Index of the site.
             names: The variables that depend on no batch row.
-            reads: Their values, and the transposed weight.
+            reads: The values of `names`, and the transposed weight.
             inputs: The site's inputs.
             bars: The cotangents of its outputs.
 
@@ -440,9 +443,10 @@ def taped_cell(
         node_type: The type.
         types: The type's table.
         packing: As for `cell_program`.
-        remat: Whether no product has a tape. In types without operands only large
-            products have one, or none (`Target.taped_contraction`): these types run in
-            few, wide chunks, in which tapes may take more time than they save.
+        remat: Whether no product has a tape. Even if False, types without operands have
+            tapes for large products only, or for none (`Target.taped_contraction`):
+            these types run in few, wide chunks, in which tapes may take more time than
+            they save.
         target: As for `cell_program`.
 
     Returns:
@@ -481,9 +485,9 @@ def _known(
 ) -> list[Array]:
     """Returns known outputs of a function; `pull` is the function's backward pass.
 
-    It closes over no traced arrays, which JAX would report as leaked tracers
-    (`jax_check_tracer_leaks`). The arrays that `pull` reads are passed as `reads` and
-    have no cotangents.
+    The arrays that `pull` reads are passed as `reads` and have no cotangents: if the
+    rule closed over traced arrays, JAX would report them as leaked tracers
+    (`jax_check_tracer_leaks`).
     """
 
     @jax.custom_vjp

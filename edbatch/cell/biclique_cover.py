@@ -9,10 +9,10 @@ stands for products that share an input, a single column for products that are s
 A biclique costs a fixed overhead, one unit per element that it writes and, if it has
 several inputs, one unit per element that is copied to concatenate them. The search is
 exact: a shortest path over sets of covered entries, cheapest first, where each step
-covers the first open entry. Columns with the same rows are merged: of two such columns,
-the one covered by more bicliques can join the bicliques of the other at no more than
-its own cost. After a number of steps the search gives up, and pairs of bicliques are
-joined as long as that saves something.
+covers the first entry that is still *open*, that is, not covered. Columns with the same
+rows are merged: of two such columns, the one covered by more bicliques can join the
+bicliques of the other at no additional cost. If the search takes too many steps, it
+gives up, and pairs of bicliques are joined as long as that saves something.
 
 Gain (docs/results-memory.md, "Speed"): a loop of tree-lstm has 1.00 products instead of
 5.07, a loop of bilstm-tagger-char 0.5 instead of 3.0.
@@ -169,7 +169,7 @@ def _path(last: dict[int, tuple[int, Biclique]], covered: int) -> list[Biclique]
 
 
 def _join_pairs(table: Table) -> list[Biclique]:
-    """Repeatedly joins the two bicliques whose union saves most, while one saves."""
+    """Repeatedly joins the two bicliques whose union saves most, until none saves."""
     found = [
         Biclique((row,), (column,))
         for column, rows in enumerate(table.rows_of)

@@ -1,4 +1,4 @@
-"""Binding times of a cell's values, and its partition at one of them.
+"""Finds when each value of a cell is known (its binding time), and splits cells there.
 
 A cell combines constants in the code, parameters, external inputs and results of other
 nodes. These are known at different times, and values known early are precomputed once
@@ -155,9 +155,9 @@ def split(
         graph: A cell that consists of equations only.
         at: Values known by this time belong to the first partition.
         times: As from `binding_times`.
-        worth: Whether to hand on a variable. A variable that is not worth it is
-            recomputed in the second partition, so nothing that it is computed from may
-            be worth it either.
+        worth: Whether to hand on a variable; a variable that is not worth it is
+            recomputed in the second partition. If a variable is worth it, all variables
+            computed from it must be, too.
         remake: Whether constants and views are repeated.
 
     Returns:
@@ -201,15 +201,15 @@ def graph_function(
     """Makes a function from some equations of a cell.
 
     Args:
-        graph: The cell; its constants are known.
+        graph: The cell; the function closes over its constants.
         arguments: The variables that the function takes.
         nodes: Equations, in an order in which they can run.
         results: Its results.
 
     Returns:
-        The function, of arrays. An argument that the cell computes through
-        `jax.lax.stop_gradient` has no derivative here either: a loop that cannot be
-        differentiated may read it.
+        The function, of arrays. Arguments that depend on the cell's parameters and
+        inputs only through `jax.lax.stop_gradient` have no derivative here either,
+        because a loop that cannot be differentiated may read them.
     """
     equations = equations_of(nodes)
     assert len(equations) == len(nodes), "merged nodes were written as equations"

@@ -65,11 +65,12 @@ def may_have_poles(
 
     Args:
         eqns: Equations, each after the equations that it reads.
-        outputs: Some of their variables.
-        infinite: Variables that they read and that contain infinities or NaN.
+        outputs: The variables of the equations from which the backward path starts.
+        infinite: Variables that the equations read and that contain infinities or NaN.
         in_rule: Whether the equations are a `jax.custom_jvp` rule, whose results are
-            derivatives. Then rules of functions that it calls, often the function
-            itself, are not examined, and nothing in it is assumed to overflow.
+            derivatives. Then the rules of functions that it calls, often the very
+            function whose rule it is, are not examined, and nothing in it is assumed to
+            overflow.
 
     Returns:
         False only if all derivatives are finite at finite inputs.
@@ -135,7 +136,7 @@ def _may_overflow(eqn: JaxprEqn, ranges: ValueRanges) -> bool:
     if name in LINEAR or not ranges.reads_infinite(eqn):
         return False
     if name == "mul" or name in PRODUCTS:
-        one, two = eqn.invars  # the derivative by each is the other
+        one, two = eqn.invars  # the derivative with respect to each is the other
         return (ranges.is_infinite(one) and isinstance(two, Var)) or (
             ranges.is_infinite(two) and isinstance(one, Var)
         )
@@ -147,10 +148,10 @@ def differentiable_inputs(eqns: Sequence[JaxprEqn], outputs: Iterable[Any]) -> s
 
     Args:
         eqns: Equations, each after the equations that it reads.
-        outputs: Some of their variables.
+        outputs: Variables of the equations.
 
     Returns:
-        Floating-point variables, including these outputs.
+        Floating-point variables, including the outputs themselves.
     """
     reached = {each for each in variables(outputs) if is_float(each)}
     for eqn in reversed(eqns):

@@ -1,4 +1,4 @@
-"""Adds equations written as JAX functions of variables."""
+"""Collects new equations of a cell, written as JAX functions of its variables."""
 
 from collections.abc import Callable
 from typing import Any

@@ -70,6 +70,9 @@ def type_products(
         types: The model's types.
         node_type: The node's type.
         packing: Whether to count the packed cell instead of the cell as written.
+
+    Returns:
+        Each product and how often it runs, as from `products`.
     """
     cell = cell_program(node_type, types, packing)
     specs = input_specs(

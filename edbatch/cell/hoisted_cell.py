@@ -125,9 +125,9 @@ def hoisted_cell(node_type: NodeType, types: TypeTable) -> HoistedCell | None:
 
     Returns:
         The parts; None if there is no product of external inputs, or no operand to
-        wait for. Cells that take keys are not split: without keys they would be
-        different cells. Neither are cells whose outputs must be kept apart
-        (`keeps_outputs_apart`).
+        wait for. Cells that take keys are not split, because a program may run them
+        without keys (`NodeType.without_rng`), and the parts would be different then.
+        Neither are cells whose outputs must be kept apart (`keeps_outputs_apart`).
 
     Example:
         >>> import edbatch as eb
@@ -187,7 +187,7 @@ def hoisted_cell(node_type: NodeType, types: TypeTable) -> HoistedCell | None:
 
 
 def _products_of_inputs(graph: CellGraph, times: Times) -> tuple[set[Var], int]:
-    """Finds values of products of external inputs, and counts `parameters_read`."""
+    """Variables computed from products of external inputs; and `parameters_read`."""
     found: set[Var] = set()
     parameters_read = 0
     for node in graph.nodes:

@@ -34,8 +34,8 @@ class Part(NamedTuple):
     Attributes:
         type_id: The type; for types that share, the first type of their family.
         part: `WHOLE`, `HOISTED` or `REST`.
-        kin: Index of the type's relatives that it shares with, or `ALONE` if it shares
-            with none, or `INDEXED`.
+        kin: Index of the `Relatives` that the type shares with, among those of
+            `Kinship.relatives`; `ALONE` if it shares with none; or `INDEXED`.
     """
 
     type_id: int
@@ -43,10 +43,11 @@ class Part(NamedTuple):
     kin: int = ALONE
 
 
-# A type is divided if the products of its external inputs read at least this many
-# elements of parameters, at least this many per element that they hand on to a batch,
-# and if it has at least this many batches. In narrow batches parameters are read for
-# few results, and with many batches they are read often. Lattices gain (see
+# A type is divided if all three hold: the products of its external inputs read at least
+# `_LEAST_PARAMETERS` elements of parameters; they read at least `_LEAST_SHARE` elements
+# of parameters per element that is handed on to a batch of average size; and the type
+# has at least `_LEAST_BATCHES` batches. In narrow batches parameters are read for few
+# results, and with many batches they are read often. Lattices gain (see
 # `docs/results-memory.md`). Child-sum trees, with few and wide batches, and cells of
 # hidden size 64, whose parameters stay in the cache, would lose.
 _LEAST_PARAMETERS = 1 << 15
@@ -107,7 +108,7 @@ class HoistedTypes:
     Attributes:
         table: The types as they run; their array kinds are those of the recorded types.
         recorded: The types as they were recorded.
-        parts: The part of a recorded type that each type of the table is.
+        parts: For each type of the table, which part of which recorded type it is.
 
     Example:
         >>> import edbatch as eb
@@ -342,9 +343,9 @@ class HoistedTypes:
         return b"" if members is None else members.tobytes()
 
     def run_as(self, types: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the types that all known types run as, where cells are never divided.
+        """Returns the type that each recorded type runs as, if no type is divided.
 
-        That is the case in waves (``hoists=False``).
+        For waves, in which cells are never divided (``hoists=False``).
 
         Args:
             types: Types for which to decide now whether they share; ``[n] int32``.
@@ -361,11 +362,11 @@ class HoistedTypes:
             return places, np.where(shares, self._shared.members(), -1).astype(np.int32)
 
     def numbers(self, batch_type: np.ndarray, batch_size: np.ndarray) -> Numbers | None:
-        """Returns the positions of all known types.
+        """Decides about a minibatch's types; returns the positions of all types.
 
         Args:
             batch_type: The types of a minibatch's batches; ``[S] int32``.
-            batch_size: Their numbers of nodes; ``[S]``.
+            batch_size: The number of nodes of each batch; ``[S]``.
 
         Returns:
             The positions; None if no type is divided or shared yet.

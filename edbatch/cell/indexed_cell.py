@@ -6,8 +6,8 @@ would gather its own matrix. The integers are known on the host before anything 
 rows are put into chunks by integer, and each chunk reads one entry, as if the entry
 were the parameters of one member of a family.
 
-Gain (docs/results.md, "Mixture of experts"): 1,000 rows of as many experts take 6 ms in
-such chunks, and 138 ms if each row gathers its matrix.
+Gain (docs/results.md, "Mixture of experts"): 1,000 rows take 6 ms in such chunks, and
+138 ms if each row gathers its matrix.
 """
 
 import math
@@ -83,7 +83,8 @@ def may_index(node_type: NodeType, types: TypeTable) -> bool:
         types: The type's table.
 
     Returns:
-        Whether it reads an integer external input and a parameter with large entries.
+        Whether the cell reads an integer external input and a parameter with large
+        entries.
     """
     if node_type.takes_rng or not _integers(node_type, types):
         return False

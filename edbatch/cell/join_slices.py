@@ -2,7 +2,7 @@
 
 The cotangent of a slice is padded with zeros to the whole variable, and the padded
 arrays are summed. The cotangent of a split is a single concatenation. In a tree-LSTM's
-backward pass the sums took as long as half of its products. Ten of the twelve first
+backward pass the sums took half as long as the products. Ten of the first twelve
 workloads have such cells.
 """
 
@@ -22,7 +22,7 @@ _Part = tuple[JaxprEqn, Place]
 def join_slices(graph: CellGraph) -> CellGraph:
     """Joins slices of a variable that are adjacent and cover it without overlap.
 
-    A last part that no slice covers becomes an unread result of the split.
+    A remainder at the end that no slice covers becomes an unread result of the split.
 
     Args:
         graph: A graph of equations.

@@ -58,11 +58,11 @@ def is_linear(body: Body, constant: int) -> bool:
 
     Args:
         body: The function.
-        constant: The number of arguments before these.
+        constant: The number of leading arguments, which are treated as constants.
 
     Returns:
-        True only if all floating-point results are jointly linear in these arguments,
-        up to rounding; False if that cannot be decided.
+        True only if all floating-point results are jointly linear in the remaining
+        arguments, up to rounding; False if that cannot be decided.
     """
     own = [CONSTANT if k < constant else LINEAR for k in range(len(body.inputs))]
     found = zip(body.outputs, _degrees(body, own), strict=True)

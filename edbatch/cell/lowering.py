@@ -25,7 +25,7 @@ def lower(graph: CellGraph, target: Target) -> CellGraph:
 
     Args:
         graph: A graph with wide products.
-        target: The device that runs it.
+        target: The kind of device that runs it.
 
     Returns:
         A graph that consists of equations only.
@@ -49,17 +49,17 @@ def extra_columns(rows: int, columns: int, itemsize: int, target: Target) -> int
     Rows that are a multiple of 4,096 bytes apart map to the same few sets of a CPU's
     caches. With 512 or 768 by 1,024 float32, a product of 8 to 32 rows took 1.2 to 1.6
     times as long as with one more cache line of columns, a product of 64 rows 0.92 to
-    1.05 times. Matrices of one megabyte took as long with it as without.
+    1.05 times. For matrices of one megabyte the additional columns made no difference.
 
     Args:
         rows: Rows of the matrix, which is stored in row-major order.
-        columns: Its columns.
+        columns: Columns of the matrix.
         itemsize: Bytes per element.
-        target: The device that multiplies by it.
+        target: The kind of device that multiplies by it.
 
     Returns:
-        The columns of one cache line; 0 if rows are not that far apart, the matrix is
-        small, or the target needs none.
+        The columns of one cache line; 0 if the length of a row is not a multiple of
+        `Target.page_bytes`, the matrix is small, or the target needs none.
     """
     length = columns * itemsize
     page = target.page_bytes
@@ -73,7 +73,7 @@ class _Lowering(Emitter):
         super().__init__()
         self.target = target
         self.places: dict[Var, Place] = {}
-        self.known: dict[Var, Atom] = {}  # replacement of a wide product's columns
+        self.known: dict[Var, Atom] = {}  # replacements of wide products' results
 
     def read(self, atom: Atom) -> Atom:
         return self.known.get(atom, atom) if isinstance(atom, Var) else atom
@@ -124,7 +124,7 @@ class _Lowering(Emitter):
         return weights
 
     def _row_order(self, inputs: Sequence[Atom]) -> list[int]:
-        """Inputs in their order in larger variables, if they are parts of some."""
+        """Order of the inputs that puts slices of one block next to each other."""
         blocks: dict[Var, int] = {}
 
         def key(row: int) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """Cells that read the parameters of one family member per chunk.
 
-All members share the program of the family's first type. Its packed arrays are computed
+All members share the program of the family's first type. The packed arrays are computed
 from stacked parameters, ``[G, ...]``, and a chunk takes its member's part by one slice
 per array. So no row gathers its own matrix, and one loop is compiled for all layers of
 a stack.

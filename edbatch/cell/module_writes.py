@@ -18,7 +18,7 @@ from edbatch.cell.jaxpr import Atom, Body, Var, argument_of, trace
 from edbatch.errors import CellError
 
 _FLAX = "flax.nnx"
-# Attributes that eval() and train() set, and the length of a list.
+# Attributes that are ignored: those that eval() and train() set, and a list's length.
 _UNSEEN = {"deterministic", "use_running_average", "_length"}
 
 
@@ -84,7 +84,8 @@ def refuse_writes(
     Raises:
         CellError: The function wrote something, and did not only pass an array through
             a jitted function, as `nnx.remat` and `nnx.jit` do; or it drew random
-            numbers that its result depends on. `nnx.RNN` draws a key for zeros.
+            numbers that its result depends on. (The result of `nnx.RNN` does not: it
+            draws a key, but initializes its state with zeros.)
     """
     for path, kind in effective_writes(run, arguments, written):
         if _is_random(kind):
@@ -190,7 +191,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _is_module(node: Any) -> bool:
-    """Whether it is a module, a list of modules, or random number streams."""
+    """Whether an object is a module, a list of modules, or random number streams."""
     return "Pytree" in _classes_of(node)
 
 

@@ -16,8 +16,8 @@ def hoisted_part(
     """Makes the type of the hoisted part.
 
     Args:
-        node_type: The type.
-        cell: Its cell, divided.
+        node_type: The divided type.
+        cell: The two parts of its cell.
         kinds: Array kinds of the arrays that the hoisted part hands on.
         params: The placeholder for parameters; None if there are none.
     """
@@ -42,7 +42,7 @@ def hoisted_part(
 def rest_part(
     node_type: NodeType, cell: HoistedCell, kinds: tuple[int, ...], params: Any
 ) -> NodeType:
-    """Makes the type of a divided cell's rest, with one operand per hoisted result."""
+    """Makes the type of the rest, with an additional operand per hoisted result."""
     template = node_type.template
     first = len(node_type.operand_kinds)
     added = tuple(Slots((first + k,)) for k in range(len(kinds)))

@@ -41,7 +41,7 @@ def find_places(eqn: JaxprEqn, places: Places) -> dict[Var, Place]:
         places: Places of the variables that it reads.
 
     Returns:
-        The places of those results that have one.
+        The place of each result that has one.
     """
     if not eqn.invars or not isinstance(eqn.invars[0], Var):
         return {}

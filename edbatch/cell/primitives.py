@@ -18,7 +18,7 @@ LOOKUPS = frozenset({DYNAMIC_SLICE, "gather"})
 PRODUCTS = frozenset({DOT_GENERAL, "conv_general_dilated"})
 # They show an array in another shape and compute nothing.
 VIEWS = frozenset({"broadcast_in_dim", "reshape", "squeeze", "transpose"})
-# The signs of their operands.
+# Additions, with the signs of their operands.
 ADDITIONS = {"add": (1, 1), "add_any": (1, 1), "sub": (1, -1), "neg": (-1,)}
 REMAT = "remat2"
 # Calls that can be inlined, and the parameter that holds the body.
@@ -38,7 +38,7 @@ FINITE_DERIVATIVE = frozenset({
     "slice", "sort", "split", "square", "squeeze", "stop_gradient", "sub", "tanh",
     "transpose", "while",
 })
-# Those of them whose derivative is finite for any input.
+# The members of FINITE_DERIVATIVE whose derivative is finite for any input.
 LINEAR = frozenset({
     "add", "add_any", "broadcast_in_dim", "clamp", "concatenate", "conj",
     "convert_element_type", "copy", "cumsum", "dynamic_slice", "dynamic_update_slice",
@@ -47,7 +47,7 @@ LINEAR = frozenset({
     "scatter-add", "select_n", "slice", "split", "squeeze", "stop_gradient", "sub",
     "transpose",
 })
-# Linear in all of their inputs, and linear in some of them.
+# Jointly linear in all of their inputs or, in LINEAR_IN, in the inputs at these places.
 LINEAR_IN_ALL = frozenset({
     "add", "add_any", "broadcast_in_dim", "concatenate", CAST, "copy", "cumsum", "fft",
     "name", "neg", "pad", "real", "reduce_sum", "reduce_window_sum", "reshape", "rev",
@@ -78,10 +78,10 @@ KEEPS_SIGN = frozenset({
     "reduce_max", "reduce_min", "reduce_sum", "reshape", "rsqrt", "select_n", "slice",
     "split", "sqrt", "squeeze", "stop_gradient", "transpose",
 })
-# Those of KEEPS_SIGN whose result may be zero although all inputs are positive.
+# The members of KEEPS_SIGN whose result may be zero although all inputs are positive.
 UNDERFLOWS = frozenset({"div", "mul"})
-# Steps by which JAX normalizes an index: it counts from the end if negative, or is
-# clipped.
+# Steps by which JAX normalizes an index: a negative index counts from the end, and an
+# index out of bounds is clipped.
 INDEX_STEPS = frozenset({
     "add", "clamp", CAST, "ge", "gt", "le", "lt", "max", "min", "select_n",
 })

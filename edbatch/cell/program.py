@@ -63,7 +63,7 @@ def cell_program(
         node_type: The type.
         types: The type's table.
         packing: Whether to pack the cell; see `packed_cell`.
-        target: The device that runs it; None for `choose_target`.
+        target: The kind of device that runs it; None for `choose_target`.
         differentiated: Whether its gradient is taken; see `rules_of_parameters`.
 
     Returns:

@@ -1,10 +1,10 @@
 """Rewrites slices of sums of products as sums of narrower products.
 
 Cells whose gates were packed by hand, ``x @ W4`` for all four, split the result and may
-add the parts of two such products gate by gate. These are sums of products only if the
-products are split instead of their results. The wide product that then joins the parts
-is as wide as before. With this the `OptimizedLSTMCell` of Flax has one product instead
-of two. The ready models are written gate by gate and do not need it.
+add the parts of two such products gate by gate. The parts become sums of products only
+if the products are split instead of their results. The wide product that then joins the
+parts is as wide as before. This way the `OptimizedLSTMCell` of Flax has one product
+instead of two. The ready models are written gate by gate and do not need it.
 """
 
 from collections.abc import Sequence

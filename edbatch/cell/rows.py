@@ -1,6 +1,7 @@
 """Reading, writing and masking rows of arrays, in the forms that XLA runs fastest.
 
-Functions that read or write also accept `DeferredRows` and `HalfRows` as arrays.
+Functions that read or write rows accept `DeferredRows` and `HalfRows` in place of
+arrays.
 """
 
 from typing import Any, cast
@@ -41,7 +42,7 @@ def keep_rows(kept: Array, other: Array, arrays: Any) -> Any:
 
     Args:
         kept: Which rows are kept; ``[W] bool``.
-        other: Index of the row that replaces them.
+        other: Index of the row that replaces all others.
         arrays: A pytree of ``[W, ...]`` arrays.
 
     Returns:
@@ -107,7 +108,7 @@ def add_rows(arena: Array, rows: Array, more: Array) -> Array:
         arena: ``[N, ...]``.
         rows: Row indices, of any shape, possibly repeated; or a scalar, the first of
             consecutive rows.
-        more: What to add, ``rows.shape + arena.shape[1:]``; ``[R, ...]`` for R
+        more: The rows to add, ``rows.shape + arena.shape[1:]``; ``[R, ...]`` for R
             consecutive rows. Of the arena's dtype or of lower precision.
 
     Returns:

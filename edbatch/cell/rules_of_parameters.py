@@ -72,7 +72,7 @@ def has_rules_of_rows(node_type: NodeType, types: TypeTable) -> bool:
 
 
 def check_rules(node_type: NodeType, types: TypeTable) -> None:
-    """Refuses a nonlinear rule in a cell without inputs to distinguish its nodes.
+    """Refuses a nonlinear rule in a cell that takes parameters only.
 
     Args:
         node_type: The type whose cell is to be differentiated.

@@ -56,7 +56,7 @@ def form_of(node_type: NodeType, types: TypeTable) -> Form:
         types: The type's table.
 
     Returns:
-        The form; each type of a family has its own form.
+        The form; a type that runs for a family has a form of its own.
     """
     if node_type.family is not None:
         return Form(node_type, ())

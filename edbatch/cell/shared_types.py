@@ -17,11 +17,11 @@ if sharing saves more than it copies (`pays`):
 Fitting types that are recorded later join a family, or make one as soon as there are
 enough. Waves meet the layers of a stack one after the other, and would compile again
 for each. So in waves a family is made with the first type whose parameters are next to
-enough similar ones (`anticipates`), if stacking them copies no more than four types
-may.
+enough similar ones (`anticipates`), if stacking these copies no more bytes than four
+types justify.
 
 Gain (docs/results.md, "Shared loops"): a stack of 48 layers has 5 loops instead of 98,
-and its forward pass is compiled in 0.5 instead of 2.0 s. 10,000 inputs to as many
+and its forward pass is compiled in 0.5 instead of 2.0 s. 10,000 inputs to 10,000
 experts take half the time of single calls; a loop for each could not be compiled.
 """
 
@@ -49,7 +49,9 @@ MANY = 8  # this many types that cannot share cause a warning
 # In place of the index of a type's relatives:
 ALONE = -1  # it shares with no other type
 INDEXED = -2  # each of its nodes reads one entry of parameters (`indexed_cell`)
-Shared = tuple[int, int]  # first type of the family (or the type), and which relatives
+# The first type of a type's family (or the type itself), and the index of its relatives
+# or `ALONE` or `INDEXED`.
+Shared = tuple[int, int]
 
 
 def pays(types: int, copies: Copies) -> bool:
@@ -190,7 +192,7 @@ class SharedTypes:
         return {type_id: each for type_id, each in found.items() if each is not None}
 
     def of(self, type_id: int) -> Shared:
-        """Returns the first type of a type's family, or itself; and which relatives."""
+        """Returns the family that a type runs as; see `Shared`."""
         return self._own[type_id]
 
     def members(self) -> np.ndarray:
@@ -261,7 +263,7 @@ class SharedTypes:
 
         Args:
             type_id: The type.
-            kin: Which of its relatives.
+            kin: Index of the relatives among those of the type.
 
         Returns:
             The first type of the family, and the family; None in place of the family
@@ -283,7 +285,7 @@ class SharedTypes:
         return found is not None and pays(types, found[1])
 
     def _count(self, relatives: Relatives) -> int:
-        """The number of types that would share, including any recorded later."""
+        """The number of types that would share; later ones count if anticipated."""
         types = len(relatives.keys)
         if not self._anticipates:
             return types

@@ -25,7 +25,7 @@ class Stacks(NamedTuple):
     stacked: Sequence[bool]
 
     def take(self, member: Array) -> list[Any]:
-        """Returns the arrays of one member, a scalar."""
+        """Returns the arrays of one member, given by its index, a scalar."""
         return [
             take_member(array, member) if is_stacked and array is not None else array
             for array, is_stacked in zip(self.arrays, self.stacked, strict=True)

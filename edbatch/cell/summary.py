@@ -40,7 +40,7 @@ class CellSummary:
         num_equations: The number of its equations.
         packed_arrays: The number of arrays that are computed from parameters only, once
             per call of the program.
-        packed_bytes: Their size.
+        packed_bytes: The total size of these arrays.
 
     Example:
         >>> shape = ProductShape((8, 16), (16,), (8,))

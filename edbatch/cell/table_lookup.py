@@ -15,8 +15,8 @@ class TableLookup(NamedTuple):
     """A site that looks up rows of a parameter.
 
     Attributes:
-        site: Its position.
-        numbers: Index of the input that holds the row indices.
+        site: The site's position.
+        numbers: Which of the site's inputs holds the row indices.
         shape: The table's shape.
         clips: As `edbatch.cell.jaxpr.Lookup.clips`.
         per_row: The number of rows that it looks up per batch row.
@@ -70,14 +70,14 @@ def table_lookup(
     """Reads a site as a lookup.
 
     Args:
-        site: Its position.
-        eqn: Its equation.
+        site: The site's position.
+        eqn: The site's equation.
         tables: The table and its casts.
-        inputs: Its inputs.
+        inputs: The site's inputs.
 
     Returns:
-        The lookup; None if it reads the table in another way, or the same rows for all
-        nodes.
+        The lookup; None if the site reads the table in another way, or the same rows
+        for all nodes.
     """
     lookup = read_lookup(eqn)
     if lookup is None or lookup.numbers not in inputs:

@@ -6,8 +6,8 @@ every chunk, some of which have only four batch rows.
 
 On one core of a Cascade Lake Xeon 4 to 256 batch rows times 640 by 256 float32 took
 0.43 to 0.93 times as long with a pre-transposed weight. Larger weights are not
-transposed beforehand: with 1,280 by 512 four rows gained, 32 lost, and transposing took
-more time than was gained in all.
+transposed beforehand: with 1,280 by 512, four rows gained, 32 rows lost, and the
+transposition took more time than was gained in all.
 """
 
 from collections.abc import Collection
@@ -26,7 +26,8 @@ class TransposedWeight:
 
     Attributes:
         weight: The weight.
-        order: Its axes: first those that the product keeps, then those it contracts.
+        order: The weight's axes: first those that the product keeps, then those it
+            contracts.
         kept: Axes of the product's result that come from the weight.
         permutation: From `pull`'s axis order back to that of the batch row's array.
         precision: As for `lax.dot_general`.
@@ -42,7 +43,7 @@ class TransposedWeight:
         """Whether a device multiplies faster by a pre-transposed weight.
 
         Args:
-            target: The device.
+            target: The kind of device.
         """
         size = size_of(self.weight) * dtype_of(self.weight).itemsize
         return size <= target.pretransposed_bytes

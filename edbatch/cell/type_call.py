@@ -125,7 +125,8 @@ def _traced_form(
         node_type: A type of the cell.
         types: The type's table.
         parts: The parts, with ``jax.ShapeDtypeStruct`` leaves.
-        facts: Everything it depends on except their structure.
+        facts: Everything else that the trace depends on, apart from the structure and
+            shapes of the parts.
 
     Returns:
         The cell, whose parameters are the arrays of all parts in order; and its other
@@ -189,8 +190,8 @@ def _at_places(
     Args:
         form: The cell of some arrays.
         places: Position of each of these arrays among the parameters.
-        variables: Variables of all parameters, for the parameters that it does not
-            take.
+        variables: Variables of all parameters, used for the parameters that the cell
+            does not take.
 
     Returns:
         The cell; an array that is passed twice becomes one variable.

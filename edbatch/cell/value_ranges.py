@@ -77,10 +77,11 @@ class ValueRanges:
         self._not_negative: set[Var] = set()
         self._exponentials: set[Var] = set()
         self._ranges: dict[Var, Range] = {}
-        # Maxima along some axes: of which variable, and how their axes map to its axes.
+        # Variables that hold a maximum along some axes: the variable whose maximum it
+        # is, and how the axes of the first map to those of the second.
         self._largest: dict[Var, tuple[Any, _Axes]] = {}
-        # Axes along which the maximum of a variable is zero; or one, for exponentials
-        # of such variables.
+        # Axes along which the maximum of a variable is 0; for exponentials of such
+        # variables, axes along which it is 1.
         self._peaks: dict[Var, frozenset[int]] = {}
         self._made_by: dict[Var, JaxprEqn] = {}
         for eqn in eqns:
@@ -188,7 +189,7 @@ class ValueRanges:
             self._largest[eqn.outvars[0]] = source, axes_of
 
     def _is_above_all(self, read: Iterable[Any], one: Var) -> bool:
-        """Whether a number is the maximum of some because the others are ``-inf``."""
+        """Whether `one` is the maximum of some numbers because all others are -inf."""
         others = [each for each in read if each is not one]
         return all(
             isinstance(each, Literal) and self._range(each)[1] == -math.inf
@@ -196,7 +197,7 @@ class ValueRanges:
         )
 
     def _is_where_finite(self, eqn: JaxprEqn) -> bool:
-        """Whether it selects a number where it is finite, as a logsumexp does."""
+        """Whether an equation keeps a number where it is finite, as in a logsumexp."""
         which, *read = eqn.invars
         made = self._made_by.get(which) if isinstance(which, Var) else None
         return (

@@ -4,9 +4,11 @@ The backward pass records on tapes the inputs of each weight-gradient site and t
 cotangents of its outputs, with one row per batch row (`weight_gradient_sites`). A
 parameter's cotangent is one contraction over them.
 
-Tapes are as long as a program's bucket allows. The contraction of a product goes over
-blocks of rows and stops after the rows in use. The contraction of a table, whose
-cotangent is as large as the table, runs once.
+Tapes have as many rows as the program's bucket may need. The contraction of a product
+goes over blocks of rows and stops after the rows in use. The contraction of a table,
+whose cotangent is as large as the table, runs once, over all rows.
+
+The parameters here are those of the cell's run-time partition: the packed arrays.
 
 If cells compute in half precision, the rows of a table are summed in the dtype of the
 parameter, or in float32. Products of a block of rows are rounded, and summed in
@@ -36,12 +38,12 @@ class Constant(Protocol):
     """Computes the values that depend on parameters only."""
 
     def __call__(self, packed: Sequence[Array], /, *, wide: bool = False) -> Values:
-        """Computes these values, without casts to half precision if `wide`."""
+        """Computes the values; if `wide`, without casts to half precision."""
 
 
-# Rows per iteration of a product's contraction: most rows are done in large blocks, the
-# rest in smaller and smaller ones. Blocks of 32 after those of 128 save 4 % of the
-# gradient of 64 trees at hidden size 128, 1 % at 256.
+# Rows per iteration of a product's contraction: most rows are contracted in large
+# blocks, the rest in smaller and smaller ones. Blocks of 32 after those of 128 save 4 %
+# of the gradient of 64 trees at hidden size 128, 1 % at 256.
 _BLOCKS = (1024, TAPE_BLOCK, 32)
 
 # Minimum number of rows of a block of one family member.
@@ -74,7 +76,7 @@ class Contraction:
         Args:
             packed: The parameters.
             inputs: The inputs of each site; zero in rows not in use.
-            outputs_bar: The cotangents of its outputs, likewise.
+            outputs_bar: The cotangents of each site's outputs, likewise.
             mask: Which rows are in use, as initialized by `Sites.new_mask`.
             used: The number of rows in use, a scalar; None to contract all at once,
                 without a loop whose number of iterations the host does not know.
@@ -238,7 +240,8 @@ class _MemberBlocks(NamedTuple):
         end: End of each member's rows in `order`; ``[members] int32``.
         rows: The number of rows of each member, likewise.
         blocks: The number of blocks of each member, likewise.
-        last: The number of blocks of each member and all before it, likewise.
+        last: The total number of blocks of each member and all members before it,
+            likewise.
         width: Rows of a block.
     """
 
@@ -274,7 +277,7 @@ class _MemberBlocks(NamedTuple):
 
 
 def _summed(found: dict[int, Array], more: dict[int, Array]) -> dict[int, Array]:
-    """Cotangents from two groups of sites; the wider dtype if both have one."""
+    """Adds the cotangents from two groups of sites, in the wider of their dtypes."""
     both = {}
     for k in found.keys() & more.keys():
         dtype = jnp.promote_types(found[k].dtype, more[k].dtype)

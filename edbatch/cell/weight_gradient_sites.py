@@ -68,7 +68,7 @@ class Site:
         positions: The parameters that its other inputs depend on.
         evaluate: Computes its outputs from the values of all its inputs.
         taped: The variables on its tape: the inputs, or smaller ones they are made of.
-        move: Computes the inputs from these, step by step.
+        move: Computes the inputs from `taped`, step by step.
     """
 
     eqn: JaxprEqn
@@ -140,18 +140,20 @@ class Sites:
     """The weight-gradient sites of a cell.
 
     Args:
-        split: The cell, split at the binding time of parameters.
+        split: The cell, split at the binding time of parameters. Its parameters are the
+            packed arrays.
         of_row: The variables that depend on the batch row.
         evaluate: The evaluator of each equation of the run-time partition, by identity.
         used: The variables whose values are needed.
-        least_contraction: Products that contract fewer elements are not sites.
+        least_contraction: Products that contract fewer elements per element of the
+            result are not sites.
 
     Attributes:
         sites: The sites, in the order in which they run.
         direct: Positions of the parameters that are also read outside sites.
-        by_row: Those of them in half precision that are small wherever they are read
-            directly. XLA may also sum the rows' cotangents in half precision, so each
-            row gets its own.
+        by_row: Those in `direct` that are read in half precision and are small wherever
+            they are read directly. Each batch row reads its own copy of these: XLA
+            would otherwise be free to sum the rows' cotangents in half precision.
         products: Positions of the sites that are matrix products.
         others: Positions of the other sites.
     """
@@ -176,7 +178,7 @@ class Sites:
         equations = equations_of(split.run_time)
         assert len(equations) == len(split.run_time), "a traced cell has no others"
         constants = equations_of(split.precomputed)
-        # On a tape, an unread output has an explicit zero cotangent, too.
+        # On a tape, the cotangent of an unread output is an explicit zero.
         is_apart = sum(map(is_float, split.graph.outputs)) > 1
         infinite = infinite_constants(split.graph.constants)
         every = [*constants, *equations]
@@ -258,7 +260,7 @@ class Sites:
         """Returns the sites that look up rows of a parameter.
 
         Args:
-            parameter: Its position.
+            parameter: The position of the parameter.
 
         Returns:
             The sites; None if the parameter is also read in another way.
@@ -281,7 +283,7 @@ class Sites:
 
 
 def _sources(split: Split) -> dict[Var, frozenset[int]]:
-    """Positions of the floating-point parameters that precomputed variables read."""
+    """Positions of floating-point parameters that precomputed variables depend on."""
     none: frozenset[int] = frozenset()
     found = {
         var: frozenset([k] if is_float(var) else [])

@@ -1,4 +1,4 @@
-"""Finds cells that may not terminate on values that do not belong to their nodes.
+"""Finds cells that may not terminate on values of other nodes.
 
 The rows after a slice belong to other nodes, and the padding rows of a chunk read them.
 A `jax.lax.while_loop` runs until it has ended for all rows, so a foreign value for
@@ -30,7 +30,8 @@ def may_not_end(node_type: NodeType, types: TypeTable) -> bool:
         types: The type's table.
 
     Returns:
-        Whether it has a ``while_loop`` whose condition may depend on the batch row.
+        Whether the cell has a ``while_loop`` whose condition may depend on the batch
+        row.
         Loops inside other control flow count, whatever they depend on.
     """
 
@@ -76,7 +77,7 @@ def _reached(
     equations: Iterable[JaxprEqn],
     outputs: Iterable[object],
 ) -> list[bool]:
-    """Marks the outputs of a loop body that depend on marked inputs."""
+    """Marks the outputs of a loop's body or condition that depend on marked inputs."""
     found = {var for var, own in zip(inputs, depends, strict=True) if own}
     for eqn in equations:
         if found.intersection(variables(eqn.invars)):

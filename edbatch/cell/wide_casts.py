@@ -1,11 +1,11 @@
-"""Sums gradients in the precision of parameters when cells compute in another.
+"""Sums gradients in the precision of parameters when cells compute in half precision.
 
 A cell that computes in bfloat16 reads casts of its parameters. The cotangent of a cast
 is bfloat16, so the terms of a parameter's gradient would be rounded, and a sum of many
 ones would stay at 256. So the backward pass skips casts from float32 to bfloat16 or
-float16, and treats equations that only move their values accordingly: the values, and
-the dtype of their cotangents, are those of the parameters. Equations that compute with
-a cast read the cast value.
+float16. Equations that only move the values of a cast are evaluated in the parameter's
+dtype instead, which is then also the dtype of their cotangents. Equations that compute
+with a cast still read the cast value.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -107,7 +107,7 @@ class _Widener:
         grid: dict[tuple[int, int], tuple[Product, int]] = {}
         rows: dict[Hashable, Product] = {}
         columns: dict[int, Product] = {}
-        twice = 0  # second products of one input in one sum; these are not joined
+        twice = 0  # further products of one input in one sum, which are not joined
         for place, product, sign in entries:
             rows.setdefault(product.input_key, product)
             columns.setdefault(place, product)
@@ -166,7 +166,7 @@ class _Widener:
         return tuple(found)
 
     def _bias(self, total: SumOfProducts, product: Product) -> Var | None:
-        """The sum of the terms that depend on parameters only, as a vector ``[e]``."""
+        """The parameter terms of a sum, added up to a vector ``[e]``, if possible."""
         terms = self._parameter_terms(total)
         if not terms:
             return None
@@ -195,7 +195,7 @@ class _Widener:
         )
 
     def _parameter_terms(self, total: SumOfProducts) -> list[tuple[Atom, int]]:
-        """The terms of parameters only, with literals; empty if all are literals."""
+        """The terms of parameters only, and literals; empty if all are literals."""
         terms = [
             (atom, sign)
             for atom, sign in total.others

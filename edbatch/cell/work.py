@@ -13,7 +13,7 @@ from edbatch.graph.type_table import TypeTable
 
 _MOVED = 8  # multiply-adds in the time of reading or writing one number
 _READ = 2.0  # multiply-adds in the time of reading one byte from main memory
-_CACHED = 2**26  # bytes; larger families' parameters are read from main memory
+_CACHED = 2**26  # bytes; parameters of larger families are read from main memory
 
 
 def product_work(node_type: NodeType, types: TypeTable) -> float:

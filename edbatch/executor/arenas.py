@@ -1,7 +1,7 @@
 """Arenas: the arrays that hold all values of a minibatch, one per array kind.
 
 The caller of an executor owns them: the executor takes them and returns them. Inside a
-compiled program they are updated in place; `compiled_copies` finds violations.
+compiled program they are updated in place; `compiled_copies` finds copies of them.
 """
 
 import jax

@@ -24,7 +24,7 @@ Prepared = dict[int, Packed]  # type id -> packed parameters of its cell
 
 
 class Executor(Protocol):
-    """A way to run streams, implemented for a kind of device."""
+    """A way to run streams."""
 
     def run(
         self,

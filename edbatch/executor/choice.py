@@ -1,4 +1,4 @@
-"""The executor of a target."""
+"""Chooses the executor for a target."""
 
 from edbatch.executor.base import Executor
 from edbatch.executor.loops import Loops

@@ -1,4 +1,4 @@
-"""Coarse programs: one loop body per type, so that they compile fast.
+"""Coarse programs, which compile fast because they have one loop body per type.
 
 They run the streams of fine programs, which have a loop per type, width and set of
 slices. A chunk is cut into parts of the greatest width that divides the widths of all
@@ -40,7 +40,7 @@ class TypeLoops(NamedTuple):
     Attributes:
         first: Position of the first loop in the program's loops.
         last: Position after the last one.
-        common: The loop that runs the parts of all their chunks.
+        common: The loop that replaces them: it runs all their chunks, part by part.
     """
 
     first: int
@@ -185,7 +185,7 @@ class _Parts:
             ends: Where the records of each loop end in this step; ``[n] int32``.
             at: Where the chunk's record starts; in reverse, where it ends.
             begin: The part's first row in the chunk. In reverse: the first row of the
-                part read before, 0 if the next part starts a new chunk.
+                part read last; 0 if the next part is the first read of its chunk.
 
         Returns:
             The part as a chunk, and the next `at` and `begin`.

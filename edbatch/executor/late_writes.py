@@ -1,4 +1,4 @@
-"""Writes of a switch's branches, in a common form, made after the switch.
+"""Makes the writes of a switch's branches after the switch, in one common form.
 
 Arrays with the same row shape, dtype and write operation are concatenated into one
 array, a *group*, so that a chunk makes few writes whatever the number of types. A
@@ -96,7 +96,7 @@ class Packed(NamedTuple):
 
     Attributes:
         first: First row of each window; scalars.
-        counts: Number of valid rows in each window, scalars; later ones are arbitrary.
+        counts: Number of valid rows in each window, scalars; later rows are arbitrary.
         values: Rows of each window, padded.
         rows: Scattered rows, padded with a row number out of range; ``[R]``.
         more: Values of the scattered rows, ``[R, ...]``.
@@ -243,8 +243,9 @@ def _pack(group: _Group, rows: Sequence[DeferredRows]) -> Packed:
             else:
                 places.append(write.rows.ravel() + base)
                 more.append(values)
-    # The longest first, as in `_group`; windows of one branch are disjoint except for
-    # padding, which is in the order of the rows.
+    # The longest first, as in `_group`. Windows of one branch overlap only in padding
+    # rows. Those of one array are equally long, so the sort keeps their order, in which
+    # later windows overwrite this padding.
     order = sorted(range(len(windows)), key=lambda k: -len(windows[k][1]))
     first, count, padded = [], [], []
     for position, size in enumerate(group.windows):

@@ -1,4 +1,4 @@
-"""Programs of loops: the executor for CPUs (GPUs: `edbatch.executor.switch`).
+"""Runs streams by loops: all programs except fine ones on GPUs (see `switch`).
 
 The program holds one loop per type, width and set of operands that are read as slices.
 A step passes over all of them; the number of iterations of each, possibly zero, comes
@@ -41,7 +41,7 @@ _Body = Callable[[Chunk, _State], _State]
 
 @dataclass(frozen=True)
 class Loops:
-    """Runs streams by nested loops; see `Executor`."""
+    """Runs streams by nested loops, or by a switch on some targets; see `Executor`."""
 
     def run(
         self,
@@ -83,7 +83,8 @@ def walk(
         stream: The stream.
         body_of: Returns a loop's body, from a chunk and a state to the next state.
         state: The initial state, a pytree.
-        end: Where the last record ends, a scalar, to visit chunks in reverse.
+        end: Where the last record ends, a scalar, to visit chunks in reverse; None to
+            visit them in order.
 
     Returns:
         The position in the records after the last chunk visited, and the final state.

@@ -1,10 +1,10 @@
-"""Cache of packed weights, keyed by parameter identity.
+"""Cache of packed parameters, keyed by the identity of the parameters.
 
 Packing concatenates the matrices of a cell's gates in every call. For inference, where
 the same parameter arrays are passed again and again, it is done once.
 
-Gain (docs/results-memory.md, "Packing"): the forward pass of a tagger at hidden 256,
-whose matrices take 10 MB, took 1.08 times as long when each call packed them.
+Gain (docs/results-memory.md, "Packing"): the forward pass of a tagger at hidden size
+256, whose matrices take 10 MB, took 1.08 times as long when each call packed them.
 """
 
 import weakref
@@ -25,10 +25,10 @@ _Pack = Callable[[Any], list[Packed]]
 
 
 class PackedParameters:
-    """The packed weights of the latest parameters.
+    """The packed parameters of the latest parameters.
 
     JAX arrays are immutable, so comparing identities is enough. Parameters are held by
-    weak references: as soon as one of them is freed, so are the packed weights.
+    weak references: as soon as one of them is freed, the packed parameters are, too.
 
     Args:
         compiled: Compiles a function, like `jax.jit`.
@@ -40,15 +40,15 @@ class PackedParameters:
         self._packs: dict[_Cells, _Pack] = {}
 
     def of(self, params: Any, program: ProgramShape) -> dict[int, Packed] | None:
-        """Returns the packed weights of a program, computed once per parameters.
+        """Returns the packed parameters of a program, computed once per parameters.
 
         Args:
             params: The model's parameters.
             program: The program.
 
         Returns:
-            As from `ProgramShape.pack`; None if parameters are traced, deleted or not
-            JAX arrays, and therefore cannot be cached.
+            As from `ProgramShape.pack`; None if the result cannot be cached, because
+            parameters are traced, deleted or not JAX arrays.
 
         Raises:
             PlanError: The parameters have other shapes than the recorded ones.
@@ -82,17 +82,17 @@ class PackedParameters:
 
 
 class _Latest:
-    """Parameters, by weak references, and their packed weights by cell."""
+    """Parameters, by weak references, and their packed parameters by cell."""
 
     def __init__(self, leaves: list[Array], treedef: Any) -> None:
         packed: dict[CellProgram | MemberCell, Packed] = {}
         self.packed = packed
         self._treedef, self._marks = treedef, number_marks(treedef)
-        # A reader of `packed` holds the parameters, so it is not cleared meanwhile.
+        # Nothing is cleared while `packed` is read: its reader holds the parameters.
         self._leaves = [weakref.ref(leaf, lambda _: packed.clear()) for leaf in leaves]
 
     def is_of(self, leaves: list[Array], treedef: Any) -> bool:
-        """Tells whether these are the same parameters."""
+        """Returns whether these are the same parameters."""
         if treedef != self._treedef or any(
             known() is not leaf
             for known, leaf in zip(self._leaves, leaves, strict=True)
@@ -103,5 +103,5 @@ class _Latest:
 
 
 def is_traced(tree: Any) -> bool:
-    """Tells whether a leaf of a pytree is a tracer."""
+    """Returns whether a leaf of a pytree is a tracer."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))

@@ -31,7 +31,7 @@ class CompileOptions:
 
     Attributes:
         target: The kind of device that runs it.
-        packing: Whether operations inside cells are packed.
+        packing: Whether cells are packed; see `edbatch.cell.packed_cell`.
         with_keys: Whether cells that take random keys get them; otherwise they run with
             the default of that argument.
         remat: Whether the backward pass recomputes the outputs of matrix products.
@@ -122,7 +122,7 @@ class ProgramShape:
         )
 
     def compiler_options(self) -> dict[str, Option]:
-        """Returns XLA's options for the tier, on the target."""
+        """Returns the options for XLA, which depend on target and tier."""
         target = self.options.target
         if self.options.tier == "coarse":
             return dict(target.coarse_options)
@@ -136,7 +136,7 @@ class ProgramShape:
         return {each: product_work(self._type(each), self.types) for each in used}
 
     def _has_small_products(self) -> bool:
-        """Tells whether no cell has large products and most work is in wide chunks."""
+        """Whether no cell has large products and most work is in wide chunks."""
         target, products = self.options.target, self.products()
         widest: dict[int, int] = {}
         for loop in self.loops:
@@ -160,7 +160,7 @@ class ProgramShape:
         return node_type if self.options.with_keys else node_type.without_rng()
 
     def pack(self, params: Any) -> dict[int, Packed]:
-        """Computes the packed weights of each type."""
+        """Computes the packed parameters of each type."""
         packed = {}
         for type_id, cell in self.packers().items():
             with jax.named_scope(f"{type_name(self.types.types[type_id])}[packed]"):
@@ -175,27 +175,28 @@ class ProgramShape:
         return packers
 
     def members(self, type_id: int) -> MemberCell | None:
-        """Returns a family's cell, whose chunks read one member each; else None."""
+        """Returns the cell of a family's type; None for types without a family."""
         family = self.types.types[type_id].family
         if family is None:
             return None
         return member_cell(self.cell(type_id), self.types, family)
 
     def stacked(self, type_id: int, positions: Sequence[int]) -> list[bool]:
-        """Tells which packed weights of a type are stacked, one entry per member."""
+        """Returns which packed arrays of a type have one entry per family member."""
         members = self.members(type_id)
         return [members is not None and members.stacked[k] for k in positions]
 
     def own(self, type_id: int, packed: Packed, member: Array | None) -> Packed:
-        """Returns the packed weights that a chunk reads.
+        """Returns the packed parameters that a chunk reads.
 
         Args:
             type_id: The chunk's type.
-            packed: The packed weights of the type, from `pack`.
-            member: Member whose parameters it reads; None if its type has no family.
+            packed: The packed parameters of the type, from `pack`.
+            member: Index of the member whose parameters the chunk reads; None if its
+                type has no family.
 
         Returns:
-            The packed weights for one cell: the member's, if there is one.
+            The packed parameters: those of the member, if there is one.
         """
         members = None if member is None else self.members(type_id)
         if members is None or member is None:

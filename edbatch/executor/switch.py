@@ -1,4 +1,4 @@
-"""Programs of one switch per chunk: the executor for GPUs.
+"""Runs streams by one switch per chunk: fine programs on GPUs.
 
 On a GPU, a loop whose number of iterations is known only on the device costs one round
 trip to the host per iteration, and nested loops cost several per chunk. This program is
@@ -6,9 +6,10 @@ one loop over the chunks, as many as its bucket has, so the host knows the numbe
 loop's body switches to the code for the chunk (XLA compiles a switch into a CUDA graph,
 in which the device chooses the branch).
 
-A switch copies what its branches return, so they do not return arenas: they return the
-rows that they write, padded to the largest number of any branch, and their positions;
-the rows are written in place after the switch (`edbatch.executor.late_writes`).
+A switch copies the results of its branches, so branches do not return arenas: they
+return the rows to write, padded to the largest number of any branch, and the positions
+of these rows. After the switch the rows are written in place
+(`edbatch.executor.late_writes`).
 
 Gain, counted in programs compiled for an H200 (`experiments/gpu_counts.py`,
 docs/scaling.md): the forward pass of 64 trees makes 0 round trips to the host instead

@@ -1,7 +1,8 @@
-"""Activity analysis: which values depend on the differentiated inputs.
+"""Activity analysis: finds the values that depend on the differentiated inputs.
 
-All other values are constant in the backward pass, as they are in the model of one
-instance: a loop that cannot be differentiated may read them, and they cost nothing.
+These values are *active*. All others are constant in the backward pass, as they are in
+the model of one instance: a loop that cannot be differentiated may read them, and they
+cost nothing.
 """
 
 from collections.abc import Collection, Sequence
@@ -54,10 +55,10 @@ def read_from(
     Args:
         kinds: Array kind per slot.
         groups: Slots per argument.
-        some: Array kinds.
+        some: The array kinds.
 
     Returns:
-        For each group, whether it reads them.
+        For each group, whether it reads an array of one of these kinds.
     """
     return [kinds[group.slots[0]] in some for group in groups]
 

@@ -125,7 +125,8 @@ class AskedTables:
     def check_passed(self) -> None:
         """Raises a `PlanError` for a table that no batched function was called with.
 
-        One that no cell of a minibatch looks up has a gradient without rows.
+        A table that was passed to a batched function, but in which no cell looks up a
+        row, is no error: its gradient has no rows.
         """
         for k, name in enumerate(self._names):
             if k not in self._passed:

@@ -1,16 +1,17 @@
 """Gradients of the program: the same loops, backwards.
 
 The forward pass keeps the arenas. The backward pass walks the stream from its end. Each
-chunk reads its inputs again, reads its outputs' cotangents as one slice of a cotangent
-arena, differentiates the cell on these rows (recomputing it) and adds the operands'
-cotangents to the rows that it read. For the parameters it writes tapes (see
-`edbatch.cell.weight_gradient`). One contraction over them at the end gives the
-cotangents of the packed parameters, from which JAX computes those of the parameters.
+chunk reads its inputs again, reads the cotangents of each output as one slice of a
+cotangent arena, differentiates the cell on these rows (recomputing it) and adds the
+operands' cotangents to the rows from which the operands were read. For the parameters
+it writes tapes (see `edbatch.cell.weight_gradient`). One contraction over the tapes at
+the end gives the cotangents of the packed parameters, from which JAX computes those of
+the parameters.
 
 A chunk's rows are differentiated together, but a row must contribute exactly what its
 node contributes in the model of one instance. Padding rows must contribute nothing,
 whatever values they read. Zero times a value or derivative that is not finite is not
-zero, so their contributions are masked, not only their cotangents.
+zero, so the contributions of padding rows are masked, and not only their cotangents.
 
 JAX distinguishes cotangents that are zero because nothing reads an output (symbolic
 zeros) and does not propagate them. That matters where a derivative is infinite, as that
@@ -87,9 +88,8 @@ def differentiate(
         tables: Tables whose cotangents are not summed.
 
     Returns:
-        A pytree like `params` and one like `pools`, with None for integers and zeros
-        for `tables`; then the cotangents of `tables`, listed as in
-        `cotangents_of_tables`.
+        The cotangents of `params` and of `pools`, with None for integers and zeros for
+        `tables`; then the cotangents of `tables`, listed as in `cotangents_of_tables`.
     """
     program = program.with_options(differentiated=True)
     prepared, unpack = _prepare(program, params)
@@ -246,12 +246,12 @@ class _State(NamedTuple):
     """State of the backward pass, which goes through the stream from its end.
 
     Attributes:
-        next_rows: Rows of the tapes still to be differentiated, by type.
+        next_rows: Number of tape rows that are still to be differentiated, by type.
         sums: Cotangents of packed arrays that are summed chunk by chunk, by type.
         site_inputs: Inputs of each site that depend on the batch row, by type.
         site_outputs: Outputs of each site; in finished rows, their cotangents.
         live_rows: Which rows of the tapes contribute, by type; for a family, the member
-            whose parameters they read. None if all rows contribute.
+            whose parameters they read. None if no site needs to know.
         pools_bar: Cotangents of external inputs.
         arenas_bar: Cotangents of values; float32 for half-precision values, since many
             nodes may add to one.
@@ -312,7 +312,7 @@ def _pull_back(
         found: tuple[Any, Tapes]
         try:
             found = call(what, packed, transposed, *arrays)
-        except (EdbatchError, FloatingPointError):  # the latter: NaN check
+        except (EdbatchError, FloatingPointError):  # the latter: jax_debug_nans
             raise
         except Exception as error:
             is_refused = isinstance(error, ValueError | TypeError | NotImplementedError)

@@ -1,4 +1,7 @@
-"""Reading and adding cotangents of a chunk's rows, with placeholders for integers."""
+"""Adds a chunk's cotangents to the rows that it read, and marks the rows reached.
+
+Integers have no cotangents; placeholders stand in for them.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -76,5 +79,5 @@ def as_cotangent(bar: Array, primal: Array) -> Any:
 
 
 def is_float(array: Any) -> bool:
-    """Whether an array has a cotangent; False for None."""
+    """Whether an array has a dtype with cotangents; False for None."""
     return array is not None and jnp.issubdtype(array.dtype, jnp.inexact)

@@ -1,4 +1,4 @@
-"""The executor as a function with a custom derivative rule."""
+"""Runs a program as a JAX function with a custom derivative rule."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -332,16 +332,16 @@ def execute_from_residuals(
     stream: Stream,
     rows: tuple[Array, ...],
 ) -> tuple[Array, ...]:
-    """Has the derivatives of `differentiable_execute`, from another pass's residuals.
+    """Computes nothing, but has the derivatives of `differentiable_execute`.
 
     Args:
         program: The program.
         wanted: As for `differentiable_execute`, without tables.
-        taped: The residuals from `execute_with_tapes`.
-        params: Its parameters; differentiable.
+        taped: The residuals of an earlier forward pass, from `execute_with_tapes`.
+        params: The parameters of that pass; differentiable.
         pools: Its external inputs; floating-point ones are differentiable.
         stream: Its stream.
-        rows: Its rows of results.
+        rows: The rows of its results.
 
     Returns:
         Zeros in place of the results.

@@ -30,7 +30,7 @@ class TapedRun(NamedTuple):
 
     Attributes:
         end: Where the last record ends.
-        next_rows: Rows of the tapes in use, by type.
+        next_rows: Number of tape rows in use, by type.
         arenas: Values.
         site_outputs: Outputs of each weight-gradient site, by type.
         looked_up: Row indices looked up in tables, by type: ``[rows, K]`` for each of

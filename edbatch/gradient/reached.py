@@ -79,10 +79,10 @@ def divide_outputs(
     """Divides a chunk's outputs into groups that are differentiated together.
 
     Args:
-        cell: Its cell.
+        cell: The chunk's cell.
         chunk: The chunk.
         arenas: The values.
-        arenas_bar: Their cotangents.
+        arenas_bar: The cotangents of the values.
         reached: Marks of the rows that a cotangent has reached; empty if all rows are
             treated as reached.
 
@@ -157,7 +157,7 @@ def mark_reached(cell: TapedCell, chunk: Chunk, reached: Arenas) -> Arenas:
     """Marks the rows of operands that cotangents of a chunk's outputs reach.
 
     Args:
-        cell: Its cell.
+        cell: The chunk's cell.
         chunk: The chunk.
         reached: Marks, ``[rows] bool`` by array kind.
 

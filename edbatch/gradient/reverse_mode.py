@@ -1,4 +1,4 @@
-"""Reports forward-mode derivatives with an error of edbatch.
+"""Raises edbatch's own error for forward-mode derivatives.
 
 A function with a `jax.custom_vjp` rule has derivatives in reverse mode only. JAX
 reports this in terms of that rule, which no user wrote. So the inputs of such a

@@ -57,7 +57,7 @@ def run_stored(
         program: The program.
         wanted: The wanted results and tables.
         *inputs: Parameters, external inputs, the stream and the rows of results.
-        with_tapes: Whether it writes tapes, for a backward pass.
+        with_tapes: Whether the function writes tapes, for a backward pass.
 
     Returns:
         The function's result; a stored program returns a `StoredRun` in place of the
@@ -170,7 +170,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def _layout(params: Any, pools: Arenas, stream: Stream, rows: Any) -> Any:
-    """Structure of the inputs, besides arrays and parameters, for the key."""
+    """Kinds of pools and numbers of parameters and results, for the key."""
     return sorted(pools), len(jax.tree.leaves(params)), len(rows)
 
 

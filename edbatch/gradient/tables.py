@@ -51,7 +51,7 @@ def find_tables(program: ProgramShape, leaves: Sequence[int]) -> tuple[Table, ..
         leaves: Indices of leaves of the parameters.
 
     Returns:
-        The tables, in this order.
+        The tables, in the order of `leaves`.
 
     Raises:
         PlanError: A cell reads one of them other than by whole rows.
@@ -72,7 +72,7 @@ def read_by_rows(program: ProgramShape, leaves: Sequence[int]) -> tuple[Table, .
         leaves: Indices of leaves of the parameters.
 
     Returns:
-        The tables that the program reads, in this order.
+        The tables that the program reads, in the order of `leaves`.
     """
     found = _tables_or_readers(program, leaves)
     return tuple(x for x in found if isinstance(x, Table) and x.lookups)
@@ -81,7 +81,7 @@ def read_by_rows(program: ProgramShape, leaves: Sequence[int]) -> tuple[Table, .
 def _tables_or_readers(
     program: ProgramShape, leaves: Sequence[int]
 ) -> tuple[Table | int, ...]:
-    """Each leaf as a table, or a type that reads it other than by whole rows."""
+    """For each leaf, its `Table`, or a type that reads it other than by whole rows."""
 
     def make() -> tuple[Table | int, ...]:
         own = program.with_options(differentiated=True)
@@ -98,7 +98,7 @@ def _tables_or_readers(
 def _table_or_reader(
     program: ProgramShape, reads: Sequence[tuple[int, Body]], leaf: int
 ) -> Table | int:
-    """One leaf as a table, or a type that reads it other than by whole rows."""
+    """The `Table` of a leaf, or a type that reads it other than by whole rows."""
     lookups: list[tuple[int, TableLookup]] = []
     for type_id, body in reads:
         own_vars = casts_of(body.inputs[leaf], body.equations)

@@ -131,8 +131,8 @@ class _Comparison:
             return False
         if _is_function(one):
             return True
-        # Only numbers of leaves are compared: the structure of a plan contains the
-        # number of its trace (`PlanShape`).
+        # Of pytree structures only the number of leaves is compared: the structure of a
+        # plan contains the number of its trace (`PlanShape`).
         if isinstance(one, jax.tree_util.PyTreeDef):
             return one.num_leaves == other.num_leaves
         if isinstance(one, Mapping):
@@ -172,7 +172,7 @@ def _same_surroundings(one: JaxprEqn, other: JaxprEqn) -> bool:
 
 
 def _is_array(value: Any) -> bool:
-    """Whether it is a NumPy or JAX array, or JAX's wrapper of a NumPy array."""
+    """Whether a value is a NumPy or JAX array, or JAX's wrapper of a NumPy array."""
     return isinstance(value, jax.Array) or hasattr(value, "__array__")
 
 

@@ -1,4 +1,4 @@
-"""Loops and conditionals, which contain functions."""
+"""Reads the parameters of loops and conditionals, including the functions they run."""
 
 from typing import NamedTuple
 

@@ -24,7 +24,7 @@ def equations_of(nodes: Iterable[object]) -> list[JaxprEqn]:
 
 
 def is_operation(node: object, names: Collection[str]) -> TypeGuard[JaxprEqn]:
-    """Returns whether a node is an equation of one of some primitives."""
+    """Returns whether a node is an equation whose primitive is among `names`."""
     return isinstance(node, JaxprEqn) and name_of(node) in names
 
 

@@ -103,7 +103,7 @@ def as_function(
 
 @cache
 def _template() -> Jaxpr:
-    """A jaxpr whose debugging information is reused by those made here."""
+    """An empty jaxpr, whose debugging information the jaxprs made here reuse."""
     return jax.make_jaxpr(lambda: ())().jaxpr
 
 

@@ -17,8 +17,8 @@ class Dot(NamedTuple):
         dims: Contracted dimensions of the left and of the right operand.
         batch_dims: Batch dimensions of the left and of the right operand.
         precision: As for `jax.lax.dot_general`.
-        is_plain: Whether it has nothing else: no sharding of its result, no metadata,
-            no compute type.
+        is_plain: Whether the product has no other settings: no sharding of its result,
+            no metadata, no compute type.
     """
 
     dims: tuple[tuple[int, ...], tuple[int, ...]]
@@ -59,7 +59,7 @@ class Lookup(NamedTuple):
 
 
 def read_lookup(eqn: JaxprEqn) -> Lookup | None:
-    """Reads an equation as a lookup of whole rows, which its result has in order.
+    """Reads an equation as a lookup of whole rows, returned in the order of indices.
 
     Args:
         eqn: An equation.
@@ -102,7 +102,7 @@ def read_cuts(eqn: JaxprEqn) -> list[Cut]:
         eqn: An equation.
 
     Returns:
-        The elements of each result in the input; empty for other equations.
+        The range of the input that each result consists of; empty for other equations.
     """
     if eqn.primitive.name == "split":
         dim, stops = eqn.params["axis"], np.cumsum(eqn.params["sizes"]).tolist()

@@ -37,7 +37,7 @@ def with_own_constants(jaxpr: Any) -> Any:
 
 
 class _Copying:
-    """Copies the constants of a function; parts without constants are not copied."""
+    """Copies a function with its constants; jaxprs without constants are reused."""
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[Any, Any]] = {}  # by id of the original, kept alive
