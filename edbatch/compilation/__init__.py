@@ -1,7 +1,7 @@
 """Compilation: which program runs, when it is compiled, and how long that took.
 
-A coarse program gives the first gradient of a tree-LSTM after 0.9 s, where the fine one
-takes 10 to compile (`experiments/first_gradient.py`, docs/results.md).
+With a coarse program, the first gradient of a tree-LSTM comes after 0.9 s; compiling
+the fine one takes 10 s (`experiments/first_gradient.py`, docs/results.md).
 """
 
 from edbatch.compilation.cache import (

@@ -5,8 +5,8 @@ version, and reads it instead of compiling it. An entry that cannot be read or w
 causes a warning, and the program is compiled.
 
 Gain (`experiments/first_gradient.py --cache FOLDER`, docs/results.md): a second process
-has its first gradient after 0.55 s instead of 0.91 for tree-lstm, 2.0 instead of 4.6
-for a network of 17 types, and the fine program 1.2 and 2.2 s later.
+has its first gradient after 0.55 s instead of 0.91 for tree-lstm, and after 2.0 s
+instead of 4.6 for a network of 17 types. The fine programs follow 1.2 and 2.2 s later.
 """
 
 import math
@@ -38,7 +38,7 @@ from edbatch.errors import EdbatchError
 from edbatch.stored_programs.folder import FOLDER, FOLDER_OPTION, is_lowered
 
 FOLDER_VARIABLE = "EDBATCH_CACHE_DIR"
-OFF = "off"  # value of the variable for no cache
+OFF = "off"  # value of the variable that turns the cache off
 
 MAX_BYTES = 2 * 2**30
 _ADDRESS = re.compile(r"[A-Za-z][\w+.-]+:/")  # "gs://bucket" is "gs:/bucket" as a path
@@ -98,8 +98,8 @@ def use_compilation_cache(
             are removed, now and in later calls.
 
     Returns:
-        Its path; None if there is no cache: the variable is ``off``, the user has no
-        home, or the folder cannot be written, which causes a warning.
+        The folder's path; None if there is no cache: the variable is ``off``, the user
+        has no home, or the folder cannot be written, which causes a warning.
 
     Raises:
         EdbatchError: `folder` is not a path, or `max_bytes` not a number of bytes.
@@ -126,7 +126,7 @@ def use_compilation_cache(
 
 
 def open_cache(folder: Path, max_bytes: int = MAX_BYTES) -> str | None:
-    """Like `use_compilation_cache`, for arguments that were checked.
+    """Like `use_compilation_cache`, for checked arguments and without a warning.
 
     Args:
         folder: The folder.
@@ -215,7 +215,7 @@ def clear_compilation_cache(folder: Path) -> CacheContents:
         folder: The folder; it need not exist.
 
     Returns:
-        What was removed.
+        Counts of the removed programs and files.
 
     Raises:
         EdbatchError: A file cannot be removed.
@@ -256,7 +256,8 @@ def _counted(folder: Path, entries: list[_Entry]) -> CacheContents:
 def _entries(folder: Path) -> list[_Entry]:
     """Returns the files that JAX and edbatch write, least recently used first.
 
-    JAX's notes of the last use come last: JAX reads the note of each program it finds.
+    JAX's notes of last uses come last, so that they are removed last: JAX reads the
+    note of each program that it finds.
     """
     found = []
     for name in _names(folder):
@@ -312,7 +313,7 @@ def _write_problem(folder: Path) -> str | None:
 
 def broken_link(folder: Path) -> Path | None:
     """Returns a broken or circular link on a folder's path; None if there is none."""
-    # Of `os.path`: these return False, and raise nothing, where access is denied.
+    # Not `Path`'s methods: these return False instead of raising if access is denied.
     is_link, leads = os.path.islink, os.path.exists
     on_the_way = (folder, *folder.parents)
     return next(

@@ -43,7 +43,7 @@ def settings() -> tuple[Any, ...]:
 def thread_settings() -> tuple[Any, ...]:
     """Returns the settings that JAX's public context managers set for one thread.
 
-    They are read each time an instance asks for a value, so no other setting is read.
+    This runs each time an instance asks for a value, so it reads no other settings.
     """
     return _OF_THREAD(jax.config)
 

@@ -22,10 +22,10 @@ def jit(
     """Compiles a function of plans like `jax.jit`, but without a long first call.
 
     For each new signature a coarse program of the plans is compiled and run; compiling
-    it takes a fraction of the time. Once it has run three times, a background thread
-    compiles the fine program. The first call after that runs the fine program; no call
-    waits for it. The results of both agree within rounding. Functions without plans in
-    their arguments are compiled as by `jax.jit`.
+    it takes a fraction of the time. When it runs for the third time, a background
+    thread starts to compile the fine program. Once that is compiled, calls run it; no
+    call waits for it. The results of both agree within rounding. Functions without
+    plans in their arguments are compiled as by `jax.jit`.
 
     As with `jax.jit`, variables that the function reads besides its arguments (globals,
     closures, attributes) keep the values that they had at the first call. If such a

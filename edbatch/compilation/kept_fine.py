@@ -78,7 +78,8 @@ def check_note(name: str, lowered: Any) -> None:
         lowered: The lowered program, as JAX returns it.
 
     Raises:
-        NotStoredError: It is about another one, or its program is no longer cached.
+        NotStoredError: The note is about another program, or is gone, or its program is
+            no longer cached.
     """
     note = _read(name)
     if note is None or note[0] != _digest(lowered):

@@ -25,13 +25,15 @@ class Programs:
         fine: The jitted function of the fine program; None if it is not compiled.
         coarse: The jitted function of the coarse program; None if it is not compiled,
             or was dropped because the fine one is compiled.
-        refining: Compilation of the final program ahead of calls, in the background or
-            by `warm_up`; None if it was never requested.
+        refining: Compilation of the final program (the fine one, or the coarse one if
+            the tiers setting is ``"coarse"``) ahead of calls, in the background or by
+            `warm_up`; None if it was never requested.
         ended_coarse: Whether the last compilation ahead of calls compiled the coarse
             program, because of the tiers setting.
-        refine_after: Runs of the coarse program before the fine one is requested.
-        only_coarse: Whether the plans name the coarse tier themselves: the only
-            program, in `fine`, is then a coarse one.
+        refine_after: Number of the run of the coarse program, counted from 1, that
+            requests the fine one.
+        only_coarse: Whether the plans themselves name the coarse tier. Then there is
+            only one program, a coarse one, stored in `fine`.
         first_trace: Trace of the coarse program, until the fine one is compiled; None
             unless the function may read variables that change.
     """
@@ -56,6 +58,6 @@ class Programs:
 
     @property
     def may_refine(self) -> bool:
-        """Whether the fine program has not been requested yet."""
+        """Whether the fine program may still be requested."""
         refining = self.refining
         return refining is None or (self.ended_coarse and refining.done)

@@ -25,9 +25,9 @@ TIERS = get_args(Tiers)
 STANCES = get_args(Stance)
 
 TIERS_VARIABLE = "EDBATCH_TIERS"
-REFINE_AFTER = 3  # coarse runs of a program before its fine one is compiled
-READ_AFTER = 2  # if it is read from the cache: the first run has the cores to itself
-# If `begin` compiled the coarse program: another program may replace it soon.
+REFINE_AFTER = 3  # the run of a coarse program that requests the fine one
+READ_AFTER = 2  # if that one is in the cache: the first run has the cores to itself
+# If `TieredFunction.begin` compiled the coarse program, which may be replaced soon.
 BEGUN_AFTER = 500
 
 

@@ -75,7 +75,8 @@ def compile_stages(
         record: The record, which is filled in.
         at_traced: Called with the trace, as JAX returns it; an exception aborts the
             compilation.
-        at_compiler: Called with True before XLA compiles, and with False afterwards.
+        at_compiler: Called with True before XLA compiles, and with False once it has
+            succeeded.
         at_lowered: Called with the lowered program; an exception aborts the
             compilation.
         note: Name of the note which records that the program is in the persistent

@@ -150,7 +150,7 @@ def with_fresh_trace(
 
 
 def run_numbered(function: Callable[..., Any], number: int) -> Callable[..., Any]:
-    """Wraps a function as a new one to JAX, traced under a given trace number.
+    """Returns a function that is new to JAX and traced under a given trace number.
 
     Args:
         function: A function of plans.

@@ -80,7 +80,7 @@ class TieredFunction:
         tiers: Which tiers run; None for those of `use_tiers`.
         name: Its name in reports.
         inlined: Whether a trace for compilation contains the function's operations
-            instead of a jit call. Inside such a call, JAX traces a function with a
+            instead of a jit call. Inside a jit call, JAX traces a function with a
             custom derivative rule twice: without the rule and with it.
         keeps_coarse: Whether coarse programs stay when fine ones replace them.
         reads_variables: Whether the function is user code, which may read variables
@@ -207,7 +207,9 @@ class TieredFunction:
             return pending
 
     def begin(self, *args: Any, **kwargs: Any) -> None:
-        """Compiles what a first call waits for. Call it in the background thread only.
+        """Compiles the program that a first call would wait for.
+
+        Call it in the background thread only.
 
         Args:
             *args: As for `warm_up`.
@@ -243,7 +245,10 @@ class TieredFunction:
             raise own.error
 
     def missing(self, *args: Any, **kwargs: Any) -> Programs | None:
-        """Returns the programs of a call if its final one is not compiled yet.
+        """Returns the programs of a call unless the final one is compiled.
+
+        The final program is the fine one, or the coarse one if the tiers setting is
+        ``"coarse"``.
 
         Args:
             *args: Positional arguments of the call.
@@ -490,7 +495,7 @@ class TieredFunction:
         return self._static.join(dynamic, named, programs.key.static)
 
     def _maybe_refine(self, programs: Programs) -> None:
-        """Queues the fine program once the coarse one has run `refine_after` times."""
+        """Queues the fine program from run `refine_after` of the coarse one on."""
         if programs.runs.coarse < programs.refine_after:
             return
         if (self._tiers or SETTINGS.tiers) == "coarse":

@@ -1,9 +1,9 @@
 """Gradients outside of compiled functions: a forward and a backward program.
 
-Outside of `jax.jit`, `jax.grad` differentiates a jitted function itself and runs the
-two passes as programs of its own: without XLA options, and fine ones, which take
-longest to compile. A `jax.custom_vjp` rule receives concrete arrays there, so its
-passes can be compiled functions with tiers, like other calls.
+Outside of `jax.jit`, `jax.grad` differentiates a jitted function and compiles the two
+passes itself: without edbatch's XLA options, and always as fine programs, which take
+longest to compile. A `jax.custom_vjp` rule receives concrete arrays in this case, so
+its passes can be compiled functions with tiers, like other calls.
 
 Gain (`experiments/first_gradient.py --eager`, docs/results.md): the first gradient of a
 tree-LSTM takes 2.6 s instead of 21.5.
@@ -145,7 +145,7 @@ class _BackwardPass(_Pass):
     def may_run(self, *args: Any) -> bool:
         """Whether to run the fine program: it is compiled, or the call must wait.
 
-        If not, its compilation in the background is started.
+        If not, starts its compilation in the background, unless that has started.
         """
         if is_tracing() or is_disabled():
             return True
@@ -216,10 +216,10 @@ class TieredGradient:
         """Calls the function; gradients run as compiled programs.
 
         Args:
-            *args: Its arguments, with tracers among them.
+            *args: The function's arguments; some of their leaves may be tracers.
 
         Returns:
-            Its result.
+            The function's result.
         """
         leaves, structure = jax.tree.flatten(args)
         return self._call(structure, *reverse_only_outside(leaves))
@@ -331,7 +331,7 @@ def call_untraced(function: Callable[..., Any], *args: Any) -> Any:
     """
     leaves, structure = jax.tree.flatten(args)
 
-    # JAX evaluates it outside of the transformation if no argument is perturbed.
+    # JAX evaluates `call` outside of the transformation if no argument is perturbed.
     @jax.custom_vjp
     def call(*leaves: Any) -> Any:
         return function(*jax.tree.unflatten(structure, leaves))
@@ -352,10 +352,10 @@ def _with_tier(forward: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:
 
 
 def _kept(value: Any) -> Any:
-    """Copies a NumPy array to JAX, since its owner may change it before the pull.
+    """Copies a NumPy array to JAX: its owner may change it before the backward pass.
 
     NumPy makes the copy: `jnp.array` shares the memory of arrays that JAX has wrapped,
-    if aligned, and copies large arrays at a time when they may have changed already.
+    if aligned, and copies large arrays later, when they may have changed already.
     """
     return jnp.asarray(value.copy()) if isinstance(value, np.ndarray) else value
 

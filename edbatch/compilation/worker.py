@@ -64,7 +64,7 @@ class Work:
             self.finished.set()
 
     def abandon(self, error: BaseException | None) -> None:
-        """Marks it as finished without running: with an error, or done elsewhere."""
+        """Marks it as finished without running it: failed, or compiled elsewhere."""
         self._work, self.error = None, error
         self.finished.set()
 
@@ -145,9 +145,8 @@ class Worker:
         """Queues a compilation.
 
         Args:
-            work: Compiles something.
-            is_urgent: Whether somebody waits for it; urgent works come before all
-                others.
+            work: Function that compiles one or more programs.
+            is_urgent: Whether calls wait for it; urgent works come before all others.
 
         Returns:
             Its handle.

@@ -149,7 +149,7 @@ class _StartAtFirstRequest:
 async def _warm_up(
     endpoints: Endpoints, sample: Sequence[Any], warming: "Future[Any]"
 ) -> None:
-    """Waits for the warm-up, then sets the server ready; never if it fails."""
+    """Waits for the warm-up, then marks the server ready, unless the warm-up failed."""
     if sample:
         say("warming up", instances=len(sample))
         try:

@@ -18,8 +18,8 @@ def as_json(value: Any) -> Any:
             classes of them.
 
     Returns:
-        The same as dicts, lists, numbers, strings, booleans and None; an array becomes
-        nested lists.
+        The same values as dicts, lists, numbers, strings, booleans and None; an array
+        becomes nested lists.
 
     Raises:
         ServiceError: The result contains a value of another type.

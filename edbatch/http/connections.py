@@ -58,10 +58,10 @@ def most_connections() -> int:
 
 
 def connection_class(most: int) -> type[Any]:
-    """Creates a class of Uvicorn connections that closes those above a limit.
+    """Creates a class of Uvicorn connections; those above a limit are aborted.
 
     ``waits_since`` of a connection is when it began to wait for a request, by
-    `time.monotonic`. ``unread`` is how many bytes of answers the client had not
+    `time.monotonic`. ``unread`` is a pair: how many bytes of answers the client had not
     received at the last check, and since when this number is unchanged.
 
     Args:
@@ -84,7 +84,8 @@ def connection_class(most: int) -> type[Any]:
 
         def on_response_complete(self) -> None:
             self.waits_since = time.monotonic()
-            # Equally long answers, each in transit at a check, are not a stalled one.
+            # Otherwise equally long answers, each in transit at a check, would look
+            # like a stalled one.
             self.unread = 0, self.waits_since
             super().on_response_complete()
 

@@ -57,7 +57,8 @@ class Contract:
         schema: JSON Schemas of a request and an answer.
 
     Raises:
-        ServiceError: Pydantic cannot validate its types, or an example is refused.
+        ServiceError: Pydantic cannot validate the service's types, or an example is
+            refused.
     """
 
     def __init__(self, service: Service, max_depth: int) -> None:
@@ -118,7 +119,8 @@ class Contract:
     def _encoded(self, answer: Any) -> Any:
         try:
             return self._encode(answer)
-        except BaseException as error:  # some would be misread, or end the event loop
+        except BaseException as error:
+            # Some types would be taken for other failures, or would end the event loop.
             if is_ctrl_c(error):
                 raise
             found = first_line(error, with_type=True)

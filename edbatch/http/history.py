@@ -18,8 +18,8 @@ class Second:
     """Statistics of one second; rates are per second.
 
     Attributes:
-        time: Its end, in seconds since the epoch; adjustments of the system clock after
-            the start are ignored.
+        time: When it ended, in seconds since the epoch; adjustments of the system clock
+            after the start are ignored.
         answered: Rate of answered requests.
         failed: Rate of failed requests, usually since the model raised an error.
         cancelled: Rate of requests whose client disconnected.

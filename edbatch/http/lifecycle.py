@@ -79,7 +79,7 @@ class Lifecycle:
         """Context of an accepted request, until its answer.
 
         Raises:
-            Refusal: The server does not accept requests, or gave this one up.
+            Refusal: The server does not accept requests, or gave up on this one.
         """
         if self.phase is Phase.WARMING_UP:
             raise retry_later(

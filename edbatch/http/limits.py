@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from edbatch.arguments import check_number
 from edbatch.errors import ServiceError
 
-# Pydantic's parser and validator stop at 200.
+# Pydantic's parser and validator stop at a depth of 200.
 MOST_DEPTH = 190
 
 

@@ -66,7 +66,7 @@ def log_as_json(level: str) -> None:
         own.handlers.clear()
         own.propagate = True
         own.setLevel(level.upper())
-    # Its lower levels repeat what edbatch logs about the server.
+    # Uvicorn's lower levels repeat what edbatch logs about the server.
     uvicorn = logging.getLogger("uvicorn.error")
     uvicorn.setLevel(others)
     uvicorn.addFilter(_is_logged_by_uvicorn_only)
@@ -78,7 +78,7 @@ def _is_logged_by_uvicorn_only(record: logging.LogRecord) -> bool:
 
 
 def flush_log() -> bool:
-    """Waits up to `FLUSH_S` seconds until all lines are written; returns whether so."""
+    """Waits until the log is written, at most `FLUSH_S` s; returns whether it is."""
     handlers = logging.getLogger().handlers
     return all(each.wait(FLUSH_S) for each in handlers if isinstance(each, LogThread))
 

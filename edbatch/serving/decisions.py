@@ -98,8 +98,10 @@ class WaveDecider:
     Args:
         policy: The policy.
         max_rows: Maximum width of a batch, in rows.
-        patience_ms: How long a node may be ready before the server overrules.
-        told: Warnings about the policy already logged; only the first is logged.
+        patience_ms: How long a node may be ready before the server overrules the
+            policy.
+        told: Warnings about the policy that were logged already; none is logged after
+            the first.
 
     Attributes:
         policy: The policy, adapted to the latest set of types.
@@ -199,7 +201,7 @@ class WaveDecider:
         """Records when each batch of the latest decided wave ended.
 
         Args:
-            end_ms: The times, ``[S] float64``.
+            end_ms: End of each batch, on the server's clock; ``[S] float64``.
         """
         fresh = self._ready_in != BEFORE
         self._ready_ms[fresh] = end_ms[self._ready_in[fresh]]

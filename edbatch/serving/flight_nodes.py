@@ -16,7 +16,7 @@ class FlightNodes:
 
     Attributes:
         type_keys: The model's types.
-        key: Identifier of each node, stable between waves; ascending with its request.
+        key: Identifier of each node, stable between waves; ascending within a request.
         node_type: Type of each node, in a topological order.
         owner: Index of each node's request.
         readers: As `GraphStructure.consumers`.

@@ -22,7 +22,7 @@ from edbatch.waves.asked_values import Asked
 from edbatch.waves.runner import WaveRunner
 from edbatch.waves.wave_execution import NoRoomError
 
-_NUMBERS = 2**31  # keys are derived from 32-bit numbers
+_NUMBERS = 2**31  # random keys are derived from 32-bit numbers
 _TWO_PARTS = 32  # minimum number of requests to run in two parts
 _MOST_IDLE_WAITS = 64  # consecutive decisions to wait
 
@@ -234,10 +234,7 @@ class Generation:
         return False
 
     def _end_decided(self) -> bool:
-        """Waits for the oldest wave; returns True if there was one, or none is needed.
-
-        None is needed if no request is waiting.
-        """
+        """Waits for the oldest wave; False if there is none, but requests wait."""
         if not self._launched:
             return not self._waiting
         requests, asked = self._launched.popleft()
@@ -355,8 +352,9 @@ class Generation:
     ) -> list[Request]:
         """Keeps `count` requests for a wave and puts the others back; returns the kept.
 
-        Requests that were left out before have precedence; or the oldest ones, if
-        values begin to fill the arenas, since these end first and free rows.
+        Requests that were left out before have precedence. With `oldest`, set when
+        values begin to fill the arenas, the oldest do, since they end first and free
+        rows.
         """
         own = sorted(
             requests, key=lambda each: (oldest or not each.left_over, each.number)
@@ -386,7 +384,7 @@ class Generation:
         self._tidy_if_idle()
 
     def _answer(self, request: Request, values: list[np.ndarray]) -> None:
-        """Answers a request; it fails if its result cannot hold arrays for handles."""
+        """Answers a request; it fails if its result cannot be rebuilt with arrays."""
         try:
             result = request.answer(values)  # rebuilds pytree nodes of user classes
         except BaseException as error:

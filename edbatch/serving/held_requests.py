@@ -32,7 +32,7 @@ class Lack(NamedTuple):
 
     Attributes:
         types: Types that the program does not know.
-        needs: Required sizes, by dimension, that the program does not all have.
+        needs: Required sizes, by dimension; at least one is larger than the program's.
         fits: Whether the program has room once other requests, whose values fill the
             arenas, have ended.
     """
@@ -229,7 +229,7 @@ class HeldRequests:
         return ready
 
     def _failed(self, error: BaseException) -> None:
-        """Fails the requests of a failed compilation, once it was for one lack only."""
+        """Handles a failed compilation; if it was for one lack, fails its requests."""
         if is_ctrl_c(error):
             raise error
         own = [each for each in self._next_for if each in self._lacks]

@@ -78,7 +78,7 @@ class Queue:
             requests = []
             for instance in instances:
                 number = self._numbers
-                # May be called in a thread that holds the lock, so it takes no lock.
+                # Takes no lock: the thread that calls it may hold the queue's lock.
                 noted = partial(self._cancelled.append, number)
                 future = RequestFuture(noted, self.check_thread)
                 request = Request(

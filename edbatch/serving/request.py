@@ -24,7 +24,8 @@ class Request:
 
     Attributes:
         instance: The instance.
-        number: Number of requests submitted before; its cells' keys derive from it.
+        number: Number of requests submitted before; the random keys of its cells are
+            derived from it.
         priority: Requests of higher priority run first.
         deadline: Latest time of the answer, by `time.perf_counter`; or None.
         future: The future that receives the answer.

@@ -185,7 +185,7 @@ class Server:
         Args:
             sample: A few representative instances.
             block: Whether to wait until everything is compiled. Otherwise a background
-                thread compiles, and requests that arrive earlier run coarse programs.
+                thread compiles, and until then requests run coarse programs.
 
         Returns:
             A handle with ``wait()`` and ``done``, as for `edbatch.Batched.warm_up`.
@@ -565,7 +565,7 @@ if hasattr(os, "register_at_fork"):
 
 @atexit.register
 def _close_servers() -> None:
-    """Ends all servers before the interpreter shuts down with their threads running.
+    """Ends all servers, so that no thread of theirs runs in the interpreter's shutdown.
 
     A model that never returns does not block exit: the thread is a daemon.
     """

@@ -37,7 +37,7 @@ class SlowTurn:
             another thread held the GIL or another process used the core.
         started: Number of requests started.
         nodes: Number of nodes that ran.
-        batches: Number of batches in their schedules.
+        batches: Number of batches in the waves' schedules.
         moves: How often rows were moved to make room.
 
     Example:

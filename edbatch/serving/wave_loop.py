@@ -115,7 +115,12 @@ class WaveLoop:
             each.runner.execution.compile_later_needs()
 
     def _wait(self) -> None:
-        """Waits, if nothing runs, for a request, a window, a deadline, or a moment."""
+        """Waits after a turn without progress.
+
+        If there are no requests, waits for one. If none may join, waits until the
+        admission window ends or a deadline passes, or, with requests in flight, for a
+        short time.
+        """
         queue = self._queue
         while not (len(queue) or self.in_flight or queue.closed):
             if self._swapped:  # return to free generations with old parameters

@@ -74,7 +74,7 @@ class Folder:
             self._warn(f"{file} is damaged")
             self.remove(key)
             return None
-        with suppress(OSError):  # the least recently used files are removed first
+        with suppress(OSError):  # marks the use: least recently used files go first
             os.utime(file)
         return found
 

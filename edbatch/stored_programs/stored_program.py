@@ -20,7 +20,7 @@ from edbatch.stored_programs.folder import FOLDER
 from edbatch.stored_programs.program_key import program_key
 from edbatch.target import target_of
 
-Flat = Callable[..., Sequence[Any]]  # of arrays
+Flat = Callable[..., Sequence[Any]]  # maps arrays to arrays, without pytrees
 
 
 class NotStoredError(Exception):

@@ -16,8 +16,8 @@ from edbatch.graph.handle import Handle, reject_foreign
 from edbatch.graph.output_recording import RETURNED
 from edbatch.waves.instance_run import InstanceRun
 
-# Types without handles, or without handles of the result: an exception's traceback
-# refers to all variables of the functions that it passed through.
+# Types that are not searched for handles: they hold none, or none of the result. For
+# example, a traceback refers to all variables of the functions that it passed through.
 _PLAIN = (
     *(np.ndarray, np.generic, Array, Number, str, bytes, type(None)),
     *(type, FunctionType, ModuleType, FrameType, TracebackType),
@@ -62,7 +62,7 @@ def find_asked(
 
 
 def returned_handles(run: InstanceRun) -> list[Handle]:
-    """Returns the handles in what an instance has returned.
+    """Returns the handles in an instance's result.
 
     Args:
         run: The instance, which has ended.

@@ -1,9 +1,9 @@
 """Chooses pool sizes for which a wave program is already compiled.
 
-A pool with large rows has a few sizes, and a program is compiled for each combination
-of them. Where nobody should wait for a compilation, a wave uses a larger combination
-that is compiled, at the cost of copying padding to the device, until the program for
-its own combination is compiled.
+A pool with large rows may have one of a few sizes, and a program is compiled for each
+combination of sizes. Where no call should wait for a compilation, a wave uses a larger
+combination that is compiled already, at the cost of copying padding to the device,
+until the program for its own combination is compiled.
 """
 
 from edbatch.compilation.settings import may_compile

@@ -1,4 +1,4 @@
-"""Instances in flight run in Python, one at a time, and record on a shared tape."""
+"""Runs the instances in flight in Python, one at a time; they record on one tape."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -51,8 +51,8 @@ class InFlight:
         """Runs an instance until it asks for values or ends.
 
         Args:
-            index: Its number, from which its cells' random keys are derived.
-            call: Runs the model on it, with handles.
+            index: Number from which the random keys of its cells are derived.
+            call: Runs the model on the instance, with handles.
 
         Returns:
             The instance.

@@ -26,18 +26,18 @@ class InstanceRun(Recorder):
     Args:
         tape: The tape of the next wave, which all instances share.
         memory: Cell calls met while recording.
-        index: The number of the instance; its cells' random keys are derived from it.
+        index: Number from which the random keys of its cells are derived.
         stacks: Free call stacks; the instance takes one and returns it.
 
     Attributes:
-        index: The number of the instance.
+        index: Number from which the random keys of its cells are derived.
         asked: The handles whose values it waits for.
         result: The model's return value, once the instance has ended.
         ended: Whether the instance has ended.
         released: Whether its rows were freed, or will be before the next wave.
         values: The values that it received, as the leaves of each answer; None if they
             are not kept.
-        number: Its number among the instances of its runner.
+        number: Number by which its runner identifies it.
         parts: For each part, from one suspension to the next, in which it recorded
             nodes: the runner's `takes` then (an index into `WaveRunner.recorded`), the
             first node and the end, the first value and the end.

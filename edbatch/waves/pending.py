@@ -2,8 +2,8 @@
 
 Nodes whose values an instance asks for have to run in the next wave, with all that they
 depend on. Other nodes are delayed: they run, in wide batches, when they are needed or
-when many are waiting. Nodes that are not needed by the end of their instance, such as a
-hypothesis that a beam search drops, never run.
+when many are waiting. Nodes that are not needed by the end of their instance, such as
+those of a hypothesis that a beam search drops, never run.
 """
 
 from collections.abc import Collection, Sequence
@@ -57,7 +57,7 @@ class PendingNodes:
         self._behind: list[tuple[RecordedNodes, np.ndarray]] = []  # nodes that wait
         self._num_behind = 0
         self._aside: list[tuple[RecordedNodes, np.ndarray]] = []
-        self._are_in_order = True  # of the nodes behind
+        self._are_in_order = True  # whether nodes behind are in the recorded order
         self._operand_node: np.ndarray | None = None
         self._in_parts = False  # whether nodes of instances may be interleaved in front
         self._needed: tuple[np.ndarray, GraphStructure] | None = None
@@ -109,7 +109,7 @@ class PendingNodes:
         return new
 
     def merge(self, rows: ValueRows) -> None:
-        """Moves all nodes to the front, and drops those that nobody needs any more.
+        """Moves all nodes to the front; drops those whose values are not in use.
 
         Args:
             rows: Rows of the values, and which values are in use.
@@ -164,18 +164,18 @@ class PendingNodes:
         self._behind = rest_behind
 
     def bring_back(self) -> None:
-        """Moves the nodes set aside behind, with the others."""
+        """Adds the nodes that were set aside to those behind."""
         if self._aside:
             self._behind += self._aside
             self._num_behind += sum(len(kept) for _, kept in self._aside)
             self._aside, self._are_in_order = [], False
 
     def _put_front_behind(self) -> None:
-        """Moves all nodes in front behind."""
+        """Moves all nodes from the front to those behind."""
         self._put_behind(np.arange(len(self._front), dtype=np.int32))
 
     def _put_behind(self, kept: np.ndarray) -> None:
-        """Moves some nodes in front behind and drops the others; empties the front."""
+        """Moves some nodes from the front to those behind, and drops the others."""
         if len(kept):
             self._behind.append((self._front, kept))
             self._num_behind += len(kept)
@@ -213,7 +213,7 @@ class PendingNodes:
         """
         needed = self.needed_for(values, rows)
         if len(self) - len(needed) > _MOST_WAITING:
-            self.merge(rows)  # drops what nobody needs any more
+            self.merge(rows)  # drops nodes whose values are not in use
             needed = self.needed_for(values, rows)
             if len(self) - len(needed) > _MOST_WAITING:
                 return self.all(), True
@@ -317,7 +317,7 @@ class PendingNodes:
         return read
 
     def remove(self, ran: np.ndarray, rows: ValueRows) -> None:
-        """Removes nodes that ran; moves the other nodes in front behind.
+        """Removes nodes that ran; moves the other nodes from the front to those behind.
 
         Args:
             ran: The nodes that ran; ``[n] int32``.

@@ -1,4 +1,4 @@
-"""Makes wave programs: for the current wave, and ahead for later ones.
+"""Makes wave programs: for the current wave, and ahead of time for later waves.
 
 A program for the current wave is compiled when it first runs, and all instances wait
 for it. A program that other instances will need can be compiled in the background,
@@ -134,7 +134,7 @@ class ProgramMaker:
             least: A program whose sizes are lower bounds, or None.
 
         Returns:
-            A program that knows the wave's types and has these sizes.
+            A program that knows the wave's types and has at least these sizes.
         """
         return self._make(needs, schedule, least)
 

@@ -80,8 +80,9 @@ class WaveProgram(NamedTuple):
     def shape_of(self, chunks: int) -> WaveShape:
         """Returns the static shape for which a wave's program is compiled.
 
-        A program with a switch visits a number of chunks that the host knows, a power
-        of two, so that the host need not check after each chunk whether there are more.
+        A program with the control ``"switch"`` visits a static number of chunks, a
+        power of two, so that the host need not check after each chunk whether there are
+        more.
 
         Args:
             chunks: Chunks of the wave.
@@ -190,7 +191,7 @@ def make_program(
     params: Any,
     key: Any,
 ) -> WaveProgram:
-    """Makes a program of some sizes.
+    """Makes a program of the given sizes.
 
     Args:
         state: The state of the model.

@@ -70,8 +70,8 @@ class ResidentValues:
             free: Frees rows of unreachable values.
 
         Returns:
-            The rows that arenas need afterwards, and the rows that they should have: if
-            an arena would be nearly full, more than it has.
+            The rows that arenas need afterwards, and the rows that they should have:
+            for an arena that would be nearly full, more than it has now.
         """
         rows = needed()
         sizes = {kind: len(arena) for kind, arena in self.arenas.items()}
@@ -97,7 +97,7 @@ class ResidentValues:
             self._take_over(moved, sizes)
 
     def is_half_full(self) -> bool:
-        """Returns whether values, including freed ones, take over half of an arena."""
+        """Whether values, including freed ones, take up over half of some arena."""
         ends = self.rows.next_row
         return any(2 * ends[kind] > len(own) for kind, own in self.arenas.items())
 

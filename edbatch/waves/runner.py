@@ -94,7 +94,7 @@ class WaveRunner(InFlight):
         self.free_ended(rows)
 
     def unknown_types(self, run: InstanceRun) -> frozenset[int]:
-        """Returns the types that an instance recorded last and no program knows.
+        """Returns the unknown types among the nodes that an instance recorded last.
 
         Args:
             run: The instance that ran last.
@@ -141,8 +141,8 @@ class WaveRunner(InFlight):
         """Starts compiling a program for a wave of held instances.
 
         Args:
-            runs: The instances, which wait for values; empty for a program that is only
-                larger than the current one.
+            runs: The instances, which wait for values; empty if the program only has to
+                be larger than the current one.
             types: Their `unknown_types`.
             needs: Minimum sizes of the program.
 

@@ -3,9 +3,9 @@
 New values take the next rows of their arena. Rows of instances that have ended, and of
 values that are unreachable (`edbatch.waves.long_run`), are reused when an arena is
 full: the rows in use move to its beginning, as a copying garbage collector moves
-objects (Cheney, 1970; here between two arenas of one program). So the rows of a wave
-stay contiguous, as its chunks require, and a row costs O(1) moves on average, since
-arenas hold twice as many rows as are in use.
+objects (Cheney, 1970). They move to a new arena, or within the arena if they are few.
+So the rows of a wave stay contiguous, as its chunks require, and a row costs O(1) moves
+on average, since an arena that would stay more than three quarters full is enlarged.
 
 Values are numbered in the order in which they were recorded, and numbers are never
 reused. The table of rows begins at the oldest value in use.

@@ -50,7 +50,7 @@ class NoRoomError(Exception):
     Attributes:
         needs: Size that the wave needs in each dimension.
         fits: Whether the wave would fit if the program's arenas were empty.
-        is_half_full: Whether values take over half of an arena.
+        is_half_full: Whether values take up over half of some arena.
     """
 
     def __init__(self, needs: Needs, *, fits: bool, is_half_full: bool) -> None:
@@ -233,7 +233,8 @@ class WaveExecution:
         """
         if self._program is None:
             if not self._sizes.bucket.loops:
-                self._passed |= {*node_types}  # a wave runs them soon, of a policy, too
+                # The next waves run them, also if a serving policy chooses the nodes.
+                self._passed |= {*node_types}
                 return frozenset()
             self.check_params()
             self._grow({}, NO_NODES)

@@ -28,7 +28,7 @@ class WaveNodes(NamedTuple):
             none.
         first_value: Number of each node's first value, counted over all waves;
             ascending.
-        owner: Number of each node's instance among the instances of its runner.
+        owner: The `InstanceRun.number` of each node's instance.
     """
 
     node_type: np.ndarray  # [N] int32

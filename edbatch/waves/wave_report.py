@@ -1,22 +1,22 @@
-"""Counts of waves."""
+"""`WaveReport`: counts and times of waves."""
 
 from dataclasses import dataclass, replace
 
 
 @dataclass
 class WaveReport:
-    """Counts of waves.
+    """Counts and times of waves.
 
     Attributes:
         waves: Number of waves.
         recorded: Nodes that were recorded.
         nodes: Nodes that ran; the others were not needed.
-        batches: Batches of their schedules.
+        batches: Batches in the waves' schedules.
         chunks: Chunks that ran.
         rows: Rows that were computed, padding included.
         moves: How often rows were moved to make room.
         host_ms: Time to schedule and encode the waves, in milliseconds.
-        run_ms: Time in calls of the program, part of which CPUs run synchronously, and
+        run_ms: Time in calls of programs, which on CPUs run in part synchronously, and
             waiting for values, in milliseconds.
         run_cpu_ms: CPU time of the thread within `run_ms`, in milliseconds: without
             waiting.
