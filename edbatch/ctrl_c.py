@@ -25,7 +25,7 @@ _COMMANDS = ("edbatch", "train-policy")
 _SHOW_CURSOR = "\x1b[?25h\r\n"  # progress bars hide it
 _ending = threading.Lock()
 TO_REMOVE: list[str] = []  # files that must not outlive the process
-_TAKEN: set[int] = set()  # signals that are handled like Ctrl-C
+_LIKE_CTRL_C: set[int] = set()  # signals that are handled like Ctrl-C
 
 
 def is_command() -> bool:
@@ -107,12 +107,12 @@ def kill_as_ctrl_c() -> Iterator[None]:
     for number in filter(None, (signal.SIGTERM, getattr(signal, "SIGHUP", None))):
         if signal.getsignal(number) == signal.SIG_DFL:
             before[number] = signal.signal(number, as_ctrl_c)
-    _TAKEN.update(before)
+    _LIKE_CTRL_C.update(before)
     try:
         yield
     finally:
         for number, handler in before.items():
-            _TAKEN.discard(number)
+            _LIKE_CTRL_C.discard(number)
             signal.signal(number, handler)
 
 
@@ -125,7 +125,7 @@ def ignore_ctrl_c() -> None:
 def _watch(reader: int) -> None:
     """Ends the process at Ctrl-C, unless that is deferred by another handler."""
     while received := os.read(reader, 1):
-        if received[0] in (signal.SIGINT, *_TAKEN) and ends_at_ctrl_c():
+        if received[0] in (signal.SIGINT, *_LIKE_CTRL_C) and ends_at_ctrl_c():
             _end(signal.SIGINT, None)
 
 

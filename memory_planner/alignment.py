@@ -101,19 +101,19 @@ def align(
     change = np.empty((longest, CHANGE_COLUMNS), np.int32)
     count = np.zeros(num_batches, np.int32)
     followed = np.full(num_batches, NONE, np.int32)  # read that a waiting batch follows
-    is_asked = np.zeros(num_batches, np.bool_)
+    is_constrained = np.zeros(num_batches, np.bool_)
     is_by_tree = False
     for b in range(num_batches - 1, -1, -1):
         if constraints.first[b] != NONE:
-            _accept(tables, constraints, b, order, change, is_asked)
+            _accept(tables, constraints, b, order, change, is_constrained)
         first, last = batch[b, START], batch[b + 1, START]
         nodes = reference[first:last]
-        if may_wait[b] and not is_asked[b]:
+        if may_wait[b] and not is_constrained[b]:
             followed[b] = _read_to_follow(tables, b, nodes, weight, count)
             if followed[b] != NONE:
                 continue
         has_reads = batch[b, FIRST_READ] < batch[b + 1, FIRST_READ]
-        if is_asked[b] or has_reads:
+        if is_constrained[b] or has_reads:
             found, by_tree = order_runs(tables, b, nodes, weight, count, use_tree)
             is_by_tree |= by_tree
             # A loop, because Numba takes two seconds to compile the error message of a
@@ -180,7 +180,7 @@ def _latest_producer(tables, nodes, slot):
 
 
 @kernel
-def _accept(tables, constraints, b, order, change, is_asked):
+def _accept(tables, constraints, b, order, change, is_constrained):
     """Accepts or rejects the constraints of a batch, most bytes first."""
     sequence = np.empty(len(change), np.int32)
     for w in _sort_constraints(constraints, b):
@@ -193,7 +193,7 @@ def _accept(tables, constraints, b, order, change, is_asked):
             wanted[k] = tables.operand_node[start + slot]
         if link_sequence(tables.batch, tables.node, wanted, change):
             for u in wanted:
-                is_asked[tables.node[u, BATCH]] = True
+                is_constrained[tables.node[u, BATCH]] = True
 
 
 @kernel

@@ -168,7 +168,7 @@ def test_types_are_met_in_the_middle_of_planning(layout, stage, monkeypatch):
     def meets_types(*args, **kwargs):
         found = original(*args, **kwargs)
         graph = batched.graph([next(others)])
-        types_as_they_run.numbers(graph.node_type, graph.node_type)
+        types_as_they_run.decide_and_place(graph.node_type, graph.node_type)
         return found
 
     monkeypatch.setattr(owner, name, meets_types)

@@ -47,7 +47,7 @@ Progress = Callable[[int, int, str], None]
 _PACKAGES = ("edbatch", "jax", "jaxlib", "numpy", "numba")
 
 
-class _Clock:
+class _ProgressTracker:
     """Reports the progress of a benchmark."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
@@ -57,13 +57,13 @@ class _Clock:
 
     def start(self, what: str) -> None:
         self.what = what
-        self._tell()
+        self._report()
 
     def tick(self) -> None:
         self._done += 1
-        self._tell()
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if self._progress is not None:
             self._progress(self._done, self._total, self.what)
 
@@ -105,38 +105,38 @@ def run_benchmark(
     names = config.measured
     rounds = 1 if config.compiles_only else config.rounds
     count = len(drawn.measured)
-    clock = _Clock(progress, count * (1 + len(names) * (1 + rounds)))
+    tracker = _ProgressTracker(progress, count * (1 + len(names) * (1 + rounds)))
     train = config.train
     rng = jax.random.key(config.seed, impl=GENERATOR)
     systems = _systems(config, model, policy, rng)
     with count_compiles() as compiles:
         reference = Unbatched(model.function, model.params, rng)
-        clock.start("warming up unbatched")
+        tracker.start("warming up unbatched")
         references = None
         if not config.compiles_only:
             first = warm_up(
-                reference, drawn.measured, None, compiles, clock.tick, train=train
+                reference, drawn.measured, None, compiles, tracker.tick, train=train
             )
             references = [_reference(reference, each, train) for each in first.plans]
         warm, left_out = _warm_up(
-            systems, drawn.measured, references, compiles, clock, train
+            systems, drawn.measured, references, compiles, tracker, train
         )
         if references and "unbatched" in warm:  # the cells were compiled already
             warm["unbatched"] = _without_error(first)
     kept = [each for each in systems if each.name in warm]
-    clock.start("measuring")
+    tracker.start("measuring")
     samples = alternate(
         kept,
         [warm[each.name] for each in kept],
         drawn.measured,
         rounds,
-        clock.tick,
+        tracker.tick,
         train=train,
     )
     graphs = _graphs(model, drawn.measured)
     peak = None
     if not config.compiles_only:
-        clock.start("the peak")
+        tracker.start("the peak")
         peak = peak_gflops(graphs[0], config.seed)
     facts = _facts(graphs, config)
     timed = {each.name: one for each, one in zip(kept, samples, strict=True)}
@@ -189,16 +189,16 @@ def _warm_up(
     minibatches: list[list[Any]],
     references: list[Reference] | None,
     compiles: CompileCount,
-    clock: _Clock,
+    tracker: _ProgressTracker,
     train: bool,
 ) -> tuple[dict[str, WarmUp], dict[str, str]]:
     """Warms up every system; also returns the systems that cannot run, and why."""
     warm, left_out = {}, {}
     for system in systems:
-        clock.start(f"warming up {system.name}")
+        tracker.start(f"warming up {system.name}")
         try:
             warm[system.name] = warm_up(
-                system, minibatches, references, compiles, clock.tick, train=train
+                system, minibatches, references, compiles, tracker.tick, train=train
             )
         except UnsupportedError as error:
             left_out[system.name] = str(error)

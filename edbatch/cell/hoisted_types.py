@@ -21,7 +21,7 @@ from edbatch.errors import PickleError
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.node_type import NodeType
 from edbatch.graph.type_table import TypeTable
-from edbatch.schedule.hoist import NONE, Numbers
+from edbatch.schedule.hoist import NONE, TypePositions
 from edbatch.schedule.interrupt import deferred_interrupt
 
 # The parts of a type that the table of types as they run may contain.
@@ -137,7 +137,7 @@ class HoistedTypes:
         self._frozen = False
         self._rest: list[int] = []
         self._hoisted: list[int] = []
-        self._numbers: Numbers | None = None
+        self._positions: TypePositions | None = None
         self._lock = threading.RLock()
         with recorded.lock:
             _all_of(recorded).add(self)
@@ -186,7 +186,7 @@ class HoistedTypes:
     def are_recorded(self) -> bool:
         """Whether all types run as they were recorded, and thus with the same ids."""
         with self._lock:
-            return self._numbers is None
+            return self._positions is None
 
     def divided(self) -> tuple[int, ...]:
         """Returns the recorded types that are divided."""
@@ -356,12 +356,14 @@ class HoistedTypes:
             each.
         """
         with self._lock:
-            self.numbers(types, np.ones(len(types), np.int64))
+            self.decide_and_place(types, np.ones(len(types), np.int64))
             places = np.array(self._rest, np.int32)
             shares = [self.table.types[each].family is not None for each in self._rest]
             return places, np.where(shares, self._shared.members(), -1).astype(np.int32)
 
-    def numbers(self, batch_type: np.ndarray, batch_size: np.ndarray) -> Numbers | None:
+    def decide_and_place(
+        self, batch_type: np.ndarray, batch_size: np.ndarray
+    ) -> TypePositions | None:
         """Decides about a minibatch's types; returns the positions of all types.
 
         Args:
@@ -376,7 +378,7 @@ class HoistedTypes:
             if not (self._frozen or self._decided[batch_type].all()):
                 with deferred_interrupt():  # otherwise tables could disagree for good
                     self._decide_all(batch_type, batch_size)
-            return self._numbers
+            return self._positions
 
     def _decide_all(self, batch_type: np.ndarray, batch_size: np.ndarray) -> None:
         """Decides about the types of a minibatch."""
@@ -410,7 +412,7 @@ class HoistedTypes:
             self._hoisted.append(NONE)
             self._put(type_id, own)
             self._decided[type_id] = own[1] != ALONE
-        if self._numbers is not None:
+        if self._positions is not None:
             self._number()
 
     def _place_families(self) -> None:
@@ -431,9 +433,9 @@ class HoistedTypes:
 
     def _number(self) -> None:
         some = self._shared.any or any(each != NONE for each in self._hoisted)
-        self._numbers = None
+        self._positions = None
         if some:
-            self._numbers = Numbers(
+            self._positions = TypePositions(
                 np.array(self._rest, np.int32),
                 np.array(self._hoisted, np.int32),
             )

@@ -153,7 +153,7 @@ class SharedTypes:
         self._anticipates = anticipates
         self._kinship = Kinship(recorded.params_spec)
         self._possible: dict[Relatives, tuple[Family, Copies] | None] = {}
-        self._beside: dict[Relatives, int] = {}  # the size of a possible family
+        self._possible_size: dict[Relatives, int] = {}  # the size of a possible family
         self._warned: set[Relatives] = set()
         self._alike = _SimilarTypes()
         self._indexed: dict[int, IndexedCell | None] = {}
@@ -289,10 +289,10 @@ class SharedTypes:
         types = len(relatives.keys)
         if not self._anticipates:
             return types
-        if relatives not in self._beside:
+        if relatives not in self._possible_size:
             family = self._kinship.find_family(relatives)
-            self._beside[relatives] = 0 if family is None else family.size
-        return max(types, self._beside[relatives])
+            self._possible_size[relatives] = 0 if family is None else family.size
+        return max(types, self._possible_size[relatives])
 
     def _find(self, relatives: Relatives) -> tuple[Family, Copies] | None:
         """The possible family of some types, and the bytes that it would copy."""

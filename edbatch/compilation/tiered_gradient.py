@@ -142,7 +142,7 @@ class _ForwardPass(_Pass):
 class _BackwardPass(_Pass):
     """A backward pass, for plans that name the tier of its program."""
 
-    def may_run(self, *args: Any) -> bool:
+    def runs_fine(self, *args: Any) -> bool:
         """Whether to run the fine program: it is compiled, or the call must wait.
 
         If not, starts its compilation in the background, unless that has started.
@@ -277,7 +277,7 @@ class TieredGradient:
         if found.tier == "fine":
             fine = self._backward["fine"]
             inputs = derivative, found.residuals, cotangents, *args
-            if fine.may_run(*inputs):
+            if fine.runs_fine(*inputs):
                 return fine(*inputs)
             with under(forward.settings):
                 _, found = self._forward.run_coarse(forward.mesh, *args)

@@ -22,7 +22,9 @@ from edbatch.target import CPU, Option, Target
 
 Tier = Literal["fine", "coarse"]
 
-_MOST = 0.75  # minimum share of multiply-adds in wide chunks; at 2/3 lattices lose
+_LEAST_WIDE_SHARE = (
+    0.75  # minimum share of multiply-adds in wide chunks; at 2/3 lattices lose
+)
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,9 @@ class ProgramShape:
         work = {each: rows.get(each, 1) * products[each] for each in products}
         wide = sum(work[each] for each in work if widest[each] >= target.wide_chunk)
         largest = max(products.values(), default=0.0)
-        return largest <= target.small_product and wide >= _MOST * sum(work.values())
+        return largest <= target.small_product and wide >= _LEAST_WIDE_SHARE * sum(
+            work.values()
+        )
 
     def with_options(self, **options: Any) -> "ProgramShape":
         """Returns the same program with other compile options.

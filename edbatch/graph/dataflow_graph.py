@@ -192,7 +192,7 @@ class DataflowGraph:
             instance_nodes=self.instance_nodes,
         )
 
-    def know_structure(
+    def set_structure(
         self,
         starts: tuple[np.ndarray, np.ndarray, np.ndarray],
         operand_node: np.ndarray,

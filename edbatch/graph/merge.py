@@ -86,7 +86,7 @@ def merge(graphs: Sequence[DataflowGraph]) -> DataflowGraph:
         instance_nodes=joined.instance_nodes,
         num_values=joined.num_values,
     )
-    found.know_structure(joined.starts, joined.operand_node)
+    found.set_structure(joined.starts, joined.operand_node)
     return found
 
 

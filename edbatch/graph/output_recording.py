@@ -45,7 +45,7 @@ class OutputColumns:
         """
         if type(result) is dict and self._add_as_before(recorder, result):
             return
-        flat = _Flat(recorder)
+        flat = _ResultLeaves(recorder)
         skeleton = flat.describe(result)
         if skeleton == self._skeleton:
             self._keys = _keys_of_handles(result)  # for `_add_as_before`
@@ -77,7 +77,7 @@ class OutputColumns:
             column.append(value)
         return True
 
-    def _widen(self, flat: "_Flat", skeleton: Skeleton) -> None:
+    def _widen(self, flat: "_ResultLeaves", skeleton: Skeleton) -> None:
         own = self.finish()
         common = own.tree.unify(OutputTree(skeleton), flat.recorder.types.avals)
         wide = own.widen(common)
@@ -144,7 +144,7 @@ def _dict_structure(keys: tuple[str, ...]) -> Any:
     return jax.tree.structure(dict.fromkeys(keys, 0))
 
 
-class _Flat:
+class _ResultLeaves:
     """Describes one result and collects its leaves."""
 
     def __init__(self, recorder: InstanceTape) -> None:
@@ -203,7 +203,7 @@ class _Flat:
             return self._describe_numbers(result)
         parts = []
         for each in result:
-            flat = _Flat(self.recorder)
+            flat = _ResultLeaves(self.recorder)
             parts.append((flat.describe(each), flat))
         element = reduce(self._unify, dict.fromkeys(own for own, _ in parts), EMPTY)
         for skeleton, flat in parts:

@@ -69,11 +69,11 @@ def log_as_json(level: str) -> None:
     # Uvicorn's lower levels repeat what edbatch logs about the server.
     uvicorn = logging.getLogger("uvicorn.error")
     uvicorn.setLevel(others)
-    uvicorn.addFilter(_is_logged_by_uvicorn_only)
+    uvicorn.addFilter(_is_not_logged_by_edbatch)
     logging.captureWarnings(True)
 
 
-def _is_logged_by_uvicorn_only(record: logging.LogRecord) -> bool:
+def _is_not_logged_by_edbatch(record: logging.LogRecord) -> bool:
     return record.getMessage() != _NO_HTTP
 
 

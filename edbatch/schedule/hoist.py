@@ -21,7 +21,7 @@ from edbatch.schedule.schedule import Schedule
 NONE = -1
 
 
-class Numbers(NamedTuple):
+class TypePositions(NamedTuple):
     """The positions of a model's ``T`` types in the table of types as they run.
 
     Attributes:
@@ -40,7 +40,9 @@ class DividedTypes(Protocol):
     def table(self) -> TypeTable:
         """The table of these types."""
 
-    def numbers(self, batch_type: np.ndarray, batch_size: np.ndarray) -> Numbers | None:
+    def decide_and_place(
+        self, batch_type: np.ndarray, batch_size: np.ndarray
+    ) -> TypePositions | None:
         """Returns the position of each recorded type among the types as they run.
 
         Args:
@@ -81,7 +83,7 @@ def hoist(
     """
     start, kind = schedule.batch_start, schedule.batch_type
     sizes = np.diff(start)
-    numbers = types.numbers(kind, sizes)
+    numbers = types.decide_and_place(kind, sizes)
     if numbers is None:
         return graph, schedule
     rest, hoisted = numbers
@@ -101,7 +103,7 @@ def hoist(
         start,
         batches,
         added,
-        _Numbers(rest, hoisted, outputs),
+        _KernelTypes(rest, hoisted, outputs),
         graph.arrays,
     )
     new = np.arange(graph.num_nodes, graph.num_nodes + added, dtype=np.int32)
@@ -152,8 +154,8 @@ def split_members(graph: DataflowGraph, schedule: Schedule) -> Schedule:
     )
 
 
-class _Numbers(NamedTuple):
-    """Numbers of types as they run: ``T`` were recorded, ``R`` run."""
+class _KernelTypes(NamedTuple):
+    """TypePositions of types as they run: ``T`` were recorded, ``R`` run."""
 
     rest: np.ndarray  # [T] int32, type that runs in place of a recorded type
     hoisted: np.ndarray  # [T] int32, type that is hoisted out of it, or NONE

@@ -77,7 +77,7 @@ class WaveSizes(WithoutLock):
                 self.bucket = found
             return found
 
-    def have(self, types: Collection[int], needs: Needs) -> bool:
+    def covers(self, types: Collection[int], needs: Needs) -> bool:
         """Tells whether the present program has run and has these types and sizes.
 
         Args:
@@ -93,7 +93,7 @@ class WaveSizes(WithoutLock):
             is_proven = self.bucket is self._proven
             return is_proven and is_large and known.issuperset(types)
 
-    def are(self, bucket: Bucket) -> bool:
+    def is_current(self, bucket: Bucket) -> bool:
         """Tells whether a bucket is still the present one."""
         with self.lock:
             return self.bucket is bucket
@@ -141,7 +141,7 @@ class WaveSizes(WithoutLock):
         self._hold_loops(loops, sizes)
         return Bucket(loops, sizes, self.bucket.target)
 
-    def have_run(self, bucket: Bucket) -> None:
+    def note_run(self, bucket: Bucket) -> None:
         """Records that a program of some sizes has run, so that they may be kept.
 
         Args:

@@ -166,7 +166,7 @@ class ProgramMaker:
         types, own = self._state.wave_types, wave.schedule.batch_type
         assert types is not None, "there are sizes, so there are types"
         run_as = {*types.run_as(own)[0][own].tolist()}
-        return bool(wave.needs) and self.sizes.have(run_as, wave.needs)
+        return bool(wave.needs) and self.sizes.covers(run_as, wave.needs)
 
     def _make_next(self, found: NextProgram, wave: NextWave) -> None:
         with under(wave.settings):

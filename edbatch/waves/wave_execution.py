@@ -114,7 +114,7 @@ class WaveExecution:
         self.lacking: Needs = {}
         self._most_chunks = 0  # of any wave
         self._pools = CompiledPools(self._maker, functions.run)
-        self._passed: set[int] = set()  # types for which no instance is held
+        self._not_reported: set[int] = set()  # types for which no instance is held
         self._unknown = np.zeros(0, np.bool_)
         self._unknown_for: WaveProgram | None = None
         self._ready: Callable[..., Any] | None = None  # a compiled program
@@ -181,7 +181,7 @@ class WaveExecution:
         else:
             if (found := self._functions.run.ready(*arguments)) is not None:
                 run, self._ready, self._ready_for = found, found, shape
-                self._sizes.have_run(program.bucket)  # in another runner of its model
+                self._sizes.note_run(program.bucket)  # in another runner of its model
             else:
                 run = partial(self._run_first, program)
         self.values.arenas, values = run(*arguments)
@@ -195,7 +195,7 @@ class WaveExecution:
         except BaseException:
             self._sizes.go_back(program.bucket)
             raise
-        self._sizes.have_run(program.bucket)
+        self._sizes.note_run(program.bucket)
         return found
 
     def _ran(self, start_s: float, cpu_s: float) -> None:
@@ -234,12 +234,12 @@ class WaveExecution:
         if self._program is None:
             if not self._sizes.bucket.loops:
                 # The next waves run them, also if a serving policy chooses the nodes.
-                self._passed |= {*node_types}
+                self._not_reported |= {*node_types}
                 return frozenset()
             self.check_params()
             self._grow({}, NO_NODES)
         found = self._not_in_program(node_types)
-        if found and self._sizes.have(self._run_as(found), {}):
+        if found and self._sizes.covers(self._run_as(found), {}):
             # Another runner compiled their program, or their family has loops already.
             types = np.array([*found], np.int32)
             starts = np.zeros(len(types) + 1, np.int32)
@@ -258,7 +258,7 @@ class WaveExecution:
         is_unknown = self._unknown[types]
         if not is_unknown.any():
             return frozenset()
-        return frozenset(types[is_unknown].tolist()) - self._passed
+        return frozenset(types[is_unknown].tolist()) - self._not_reported
 
     def _run_as(self, types: Collection[int]) -> set[int]:
         """Returns the types that run in place of recorded types."""
@@ -289,7 +289,7 @@ class WaveExecution:
         Returns:
             The program.
         """
-        self._passed |= {*types} - {*schedule.batch_type.tolist()}
+        self._not_reported |= {*types} - {*schedule.batch_type.tolist()}
         return self._maker.begin_next(
             NextWave(
                 schedule,
@@ -305,7 +305,7 @@ class WaveExecution:
 
     def is_outdated(self, found: NextProgram) -> bool:
         """Returns whether the model's sizes changed since a program was planned."""
-        return not self._sizes.are(found.instead_of)
+        return not self._sizes.is_current(found.instead_of)
 
     def adopt(self, found: NextProgram) -> bool:
         """Makes waves run in a program that was compiled ahead.

@@ -13,7 +13,7 @@ UNLIMITED = 2**31 - 1  # rows, or batches in a wave
 Choice = tuple[int, np.ndarray, float, int]
 
 
-def decide_by(choice: Choice, name: str, state: ServingState) -> int:
+def decide_by(choice: Choice, state: ServingState) -> int:
     """Decides from a server's state by a compiled choice.
 
     Raises:

@@ -98,7 +98,7 @@ class ServingHeuristic:
             A type, `WAIT` or `LOOK`.
         """
         check_types(self.name, self.num_types, state)
-        return decide_by(self.choice, self.name, state)
+        return decide_by(self.choice, state)
 
     @cached_property
     def choice(self) -> Choice:

@@ -182,7 +182,7 @@ class ServingMachine:
             A type, `WAIT` or `LOOK`.
         """
         check_types(self.name, len(self.types), state)
-        return decide_by(self.choice, self.name, state)
+        return decide_by(self.choice, state)
 
     @cached_property
     def choice(self) -> Choice:

@@ -50,7 +50,7 @@ _RATE = 0.002
 _HORIZON = 2.0  # in units of time
 _TRUSTED = 20
 # Levels of certainty: `trusted` and `errors` of `Learning`.
-_SURE = ((20, 0.0), (20, 1.0), (20, 2.0), (100, 1.0), (100, 3.0))
+_CERTAINTY_LEVELS = ((20, 0.0), (20, 1.0), (20, 2.0), (100, 1.0), (100, 3.0))
 _GIVE_UP = 2.0  # clock time at which an episode stops, relative to the last arrival
 _OBJECTIVES = {
     "mean": q_learning.MEAN,
@@ -227,7 +227,7 @@ def _machines(
 ) -> Iterator[ServingMachine]:
     """Yields machines that follow a table at different levels of certainty."""
     encoding = ENCODINGS[lesson.encoding]
-    for trusted, errors in _SURE:
+    for trusted, errors in _CERTAINTY_LEVELS:
         states = states_of(table, lesson.encoding, trusted, errors)
         yield _machine(validation.task, heuristic, encoding, lesson.scale_ms, states)
 

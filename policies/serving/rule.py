@@ -136,7 +136,7 @@ class ServingRule:
             A type, `WAIT` or `LOOK`.
         """
         check_types(self.name, len(self.types), state)
-        return decide_by(self.choice, self.name, state)
+        return decide_by(self.choice, state)
 
     @cached_property
     def choice(self) -> Choice:

@@ -51,7 +51,9 @@ _STEP = 0.7  # weight of the elite's mean and spread in the next generation's
 _FEATURE = {GREEDY: "ratio", LARGEST: "width", OLDEST: "age", READY: "wait"}
 _FEATURE_WEIGHT = {GREEDY: 4.0, LARGEST: 1.0, OLDEST: 1.0, READY: 1.0}
 _WAIT_BIAS = -20.0
-_LOWEST_BIAS = 10.0  # the agenda's biases are at least -10, well above that of waiting
+_MAX_AGENDA_BIAS = (
+    10.0  # the agenda's biases are at least -10, well above that of waiting
+)
 _LONGEST_WAVE = 8.0  # log2 of batches; used for waves without a limit
 # Initial spreads; smaller for weights of the load, which is up to 8.
 _NARROW = {"load": 0.15, "wait_load": 0.1, "wave_load": 0.15, "wait_bias": 3.0}
@@ -214,7 +216,7 @@ def _start(library: InstanceLibrary, heuristic: ServingHeuristic) -> np.ndarray:
     rows = np.zeros((library.num_types, len(FEATURES)))
     if heuristic.kind == AGENDA:
         deepest = float(library.mean_depth.max())
-        scale = min(1.0, _LOWEST_BIAS / deepest) if deepest > 0 else 1.0
+        scale = min(1.0, _MAX_AGENDA_BIAS / deepest) if deepest > 0 else 1.0
         rows[:, FEATURES.index("bias")] = -scale * library.mean_depth
     else:
         column = FEATURES.index(_FEATURE[heuristic.kind])

@@ -10,7 +10,7 @@ import pytest
 from edbatch.cli.minibatches import draw, say_if_repeated, split
 from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.output_file import check_writable
-from edbatch.cli.train_policy import _beside
+from edbatch.cli.train_policy import _checkpoint_of
 from edbatch.policies.files.whole_file import write_whole
 
 
@@ -93,7 +93,7 @@ def test_a_pipe_is_written_to_by_its_number() -> None:
         check_writable("--out", path)
         write_whole(path, lambda path: path.write_text("new"))
         assert os.read(reader, 9) == b"new"
-        assert _beside(path) is None
+        assert _checkpoint_of(path) is None
     finally:
         os.close(reader)
         os.close(writer)

@@ -417,8 +417,8 @@ def test_types_of_a_pickle_are_made_again(function):
     assert (again.node_members(graph) == known.node_members(graph)).all()
     batches = np.unique(graph.node_type)
     for one, other in zip(
-        again.numbers(batches, batches + 1),
-        known.numbers(batches, batches + 1),
+        again.decide_and_place(batches, batches + 1),
+        known.decide_and_place(batches, batches + 1),
         strict=True,
     ):
         np.testing.assert_array_equal(one, other)

@@ -70,7 +70,7 @@ def _of_each_row() -> Callable[[Any, Any], Array]:
 
 
 of_each_row = _of_each_row()
-"""Returns its first argument; under `jax.vmap` it has rows where the second has."""
+"""Returns its first argument; mapped by `jax.vmap` if either argument is mapped."""
 
 
 class Stored(Protocol):

@@ -84,7 +84,7 @@ async function poll() {
       const since = seconds.length ? seconds[seconds.length - 1].time : 0;
       const answer = await fetch(`v1/stats?since=${since}`, { cache: "no-store" });
       const stats = await answer.json();
-      if (began !== null && stats.began !== began) seconds = [];  // it was started anew
+      if (began !== null && stats.began !== began) seconds = [];  // the server was restarted
       began = stats.began;
       show(stats);
     } catch {
