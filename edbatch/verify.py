@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -140,25 +140,34 @@ def verify(
     if params is None:  # a model without parameters
         batched.bind(params)
     with use_tiers(tier):
-        plan, values = _plan(batched, params, instances, rng)  # binds parameters
+        plan, values = _plan(batched, params, instances, rng)
+        results = batched.apply(params, plan, rng=rng)  # binds parameters
         cells: dict[Any, Any] = batched.types.derived(_verify, dict)
         with jitted_apart(cells):
+            run = _BatchedRun(plan, values, results)
             own = (gradients, tolerance, seed, rng)
-            return _verify(batched, params, instances, plan, values, *own)
+            return _verify(batched, params, instances, run, *own)
+
+
+class _BatchedRun(NamedTuple):
+    """The batched run of a minibatch: its plan, the values read, and the results."""
+
+    plan: Any
+    values: Values | None
+    results: Any
 
 
 def _verify(
     batched: BatchedFunction,
     params: Any,
     instances: Sequence[Any],
-    plan: Any,
-    values: Values | None,
+    run: _BatchedRun,
     gradients: bool,
     tolerance: float | None,
     seed: int,
     rng: Any,
 ) -> Verification:
-    results = batched.apply(params, plan, rng=rng)
+    plan, values, results = run
     dtype = batched.types.compute_dtype
     model = _unbatched(batched.model, dtype, rng, values)
     with jitted_cells(exact=True):

@@ -130,7 +130,7 @@ def test_exact_refuses_what_takes_minutes_to_compile():
     rng = np.random.default_rng(0)
     chain = sample_tree(rng, 50, length=MOST_GROUPS, shape="chain")
     running = Exact(model, params)
-    with pytest.raises(UnsupportedError, match=f"have {MOST_GROUPS + 1} levels"):
+    with pytest.raises(UnsupportedError, match=f"run {MOST_GROUPS + 1} groups"):
         running.plan(running.record([chain]))
 
 

@@ -304,7 +304,7 @@ def test_all_settings_of_a_policy_arrive(edbatch, tmp_path) -> None:
         ("'bilstm-tagger' has no option", "--workload bilstm-tagger --arity 3"),
         ("--params belongs to your own model", "{} --params a:b"),
         ("--instances belongs to your own model", "{} --instances a:b"),
-        ("--resume goes on .* beside --out but --out is missing", "{} --resume"),
+        ("--resume continues .* next to --out but --out is missing", "{} --resume"),
         ("--out names a file in an existing folder", "{} --out no/x.json"),
         ("--out names a file but . is a folder", "{} --out ."),
         ("no-such.ptb: a path to read must exist", "{} --data no-such.ptb"),
