@@ -22,8 +22,8 @@ def check_layout(layout: Layout, graph: DataflowGraph) -> None:
     Raises:
         AssertionError: Chunks do not cover each node once, or have more nodes than
             rows; a row does not hold its value when it is read, or at the end; the
-            outputs of a chunk are not consecutive; a chunk writes the zero row, or
-            outside its arena; or ``in_place`` is wrong.
+            outputs of a chunk are not consecutive; a chunk writes the zero row; a slice
+            or a chunk's outputs extend beyond the arena; or ``in_place`` is wrong.
 
     Example:
         >>> import edbatch as eb

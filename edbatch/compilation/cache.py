@@ -313,7 +313,7 @@ def _write_problem(folder: Path) -> str | None:
 
 def broken_link(folder: Path) -> Path | None:
     """Returns a broken or circular link on a folder's path; None if there is none."""
-    # Not `Path`'s methods: these return False instead of raising if access is denied.
+    # `os.path`'s functions return False if access is denied; `Path`'s may raise.
     is_link, leads = os.path.islink, os.path.exists
     on_the_way = (folder, *folder.parents)
     return next(

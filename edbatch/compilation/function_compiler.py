@@ -184,7 +184,7 @@ class FunctionCompiler:
             )
         try:
             if first is not None:
-                first.check_constants()  # lowering read the constants after that check
+                first.check_constants()  # lowering read them after `_check_same`
             elif own is not None and programs.first_trace is not None:
                 # A call compiled the coarse program meanwhile: both programs must match
                 # the current values of the variables.

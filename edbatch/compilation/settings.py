@@ -27,7 +27,7 @@ STANCES = get_args(Stance)
 TIERS_VARIABLE = "EDBATCH_TIERS"
 REFINE_AFTER = 3  # the run of a coarse program that requests the fine one
 READ_AFTER = 2  # if that one is in the cache: the first run has the cores to itself
-# If `TieredFunction.begin` compiled the coarse program, which may be replaced soon.
+# If `TieredFunction.begin` compiled the coarse program: another may replace it soon.
 BEGUN_AFTER = 500
 
 

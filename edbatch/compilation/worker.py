@@ -146,7 +146,8 @@ class Worker:
 
         Args:
             work: Function that compiles one or more programs.
-            is_urgent: Whether calls wait for it; urgent works come before all others.
+            is_urgent: Whether anything waits for it, such as held instances; urgent
+                works come before all others.
 
         Returns:
             Its handle.

@@ -120,7 +120,7 @@ class Contract:
         try:
             return self._encode(answer)
         except BaseException as error:
-            # Some types would be taken for other failures, or would end the event loop.
+            # Some exceptions would be taken for other failures, or end the event loop.
             if is_ctrl_c(error):
                 raise
             found = first_line(error, with_type=True)

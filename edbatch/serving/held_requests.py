@@ -32,7 +32,8 @@ class Lack(NamedTuple):
 
     Attributes:
         types: Types that the program does not know.
-        needs: Required sizes, by dimension; at least one is larger than the program's.
+        needs: Required sizes, by dimension, not all of which the program has; empty if
+            only types are missing.
         fits: Whether the program has room once other requests, whose values fill the
             arenas, have ended.
     """
@@ -229,7 +230,7 @@ class HeldRequests:
         return ready
 
     def _failed(self, error: BaseException) -> None:
-        """Handles a failed compilation; if it was for one lack, fails its requests."""
+        """Handles a failed compilation; if for one lack only, fails its requests."""
         if is_ctrl_c(error):
             raise error
         own = [each for each in self._next_for if each in self._lacks]

@@ -1,11 +1,12 @@
 """Frees values that a long-running instance can no longer reach.
 
 An instance that asks for values thousands of times, such as a decoder, keeps only few
-of the handles that it received. From its 128th part on (a part runs from one suspension
-to the next), all of its new handles are stored in a list. A handle to which only the
-list refers will never be read, so its row can be freed once no pending node reads it.
-The list is searched only when arenas are full or it has grown long, so a handle costs
-one append. Shorter instances pay nothing, and are freed when they end.
+of the handles that it received. After its 128th part (a part runs from one suspension
+to the next, and records nodes), all of its new handles are stored in a list. A handle
+to which only the list refers will never be read, so its row can be freed once no
+pending node reads it. The list is searched only when arenas are full or it has grown
+long, so a handle costs one append. Shorter instances pay nothing, and are freed when
+they end.
 
 Reference counts are exact here: anything that may read a value (a frame of a suspended
 call stack, a closure, a container, `InstanceRun.asked`) refers to its handle.

@@ -91,7 +91,7 @@ class Wave:
         return self.shape.program.compiler_options()
 
     def static_sizes(self) -> dict[str, Any]:
-        """Returns the sizes and options of the program that shapes do not show."""
+        """Returns by name the program's sizes and options that shapes do not show."""
         program = self.shape.program
         return {
             "the number of loops": len(program.loops),

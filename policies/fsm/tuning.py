@@ -138,7 +138,7 @@ def _play(
     logarithms: np.ndarray,
     cost: np.ndarray | None,
 ) -> float:
-    """Mean batches, or cost, of always running the type with the largest gain."""
+    """Mean batches, or cost, if the type of largest marginal gain always runs."""
     num_types = len(logarithms) - 1
     type_of = np.arange(num_types, dtype=np.int32)
     binding = Binding(type_of, *as_weights(logarithms).arrays(type_of, num_types))

@@ -1,6 +1,6 @@
 """Policies for serving: heuristics, a learned rule, its training and comparison.
 
-In simulation, the learned rule's p99 is 3 to 34% below that of the best heuristic at
+In simulation, the learned rule's p99 is 6 to 31% below that of the best heuristic at
 eleven of twelve loads (`edbatch compare --serving`). On two real cores, a server
 without a policy, which runs all pending nodes, is even better
 (docs/results-serving.md).

@@ -19,7 +19,7 @@ def check(max_rows: int | None) -> None:
 
 
 def version(max_rows: int | None) -> int:
-    """Returns the version of a policy's file; a limit needs the latest version."""
+    """Returns the version of a policy's file; older readers would ignore a limit."""
     return SERVING_UNLIMITED if max_rows is None else SERVING.version
 
 
