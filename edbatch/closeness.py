@@ -12,7 +12,7 @@ from edbatch.graph.external_input import input_dtype
 from edbatch.rounding import Rounding, rounding_of
 
 _ROUNDING = 512  # tolerance in units of the rounding error
-_MOST = 0.5  # limit of the tolerance: more would accept anything in dtypes of few bits
+_MOST = 0.5  # of an array's scale; more would accept anything in dtypes of few bits
 
 Roundings = Callable[[], list[Rounding]]  # per leaf; computed only when needed
 

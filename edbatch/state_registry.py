@@ -77,7 +77,7 @@ class StateRegistry:
         self._lock = threading.Lock()
         for each in state["states"]:
             each.types.model = self.model
-            each.order = key_order(each.types.params_spec)  # as in the new stand-in
+            each.order = key_order(each.types.params_spec)  # the stand-in's key order
             key = _signature(each.types.params_spec, each.types.x64)
             self._states[(key, each.order) if key in self._states else key] = each
 

@@ -109,7 +109,7 @@ def load(name: str, arguments: Arguments) -> tuple[Any, Any, list[Any]]:
 
 
 def count(body: Any, known: set[int] | None) -> int:
-    """Counts equations, inner functions included; functions in `known` are skipped."""
+    """Counts equations, also of inner functions; each function once given `known`."""
     total = len(body.equations)
     for eqn in body.equations:
         for inner in inner_bodies(eqn):

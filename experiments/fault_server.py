@@ -88,7 +88,7 @@ class RequestHandler:
     ) -> None:
         self.server, self._served = server, served
         self._params, self._deadline_ms = params, deadline_ms
-        # Made in advance: each takes as long to make as many good requests to serve.
+        # Made in advance: making one takes as long as serving many good requests.
         few = served.instances[:_OVERSIZED]
         self._oversized = [oversized(each) for each in few]
         self.handled = 0

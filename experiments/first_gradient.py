@@ -93,7 +93,7 @@ def measure(name: str, arguments: Arguments) -> str:
     first = time.perf_counter() - start
     coarse = milliseconds(lambda: gradient(params, plan), 2)
     start = time.perf_counter()
-    # Each iteration requests one fine program; the eager gradient has two.
+    # Each iteration requests one fine program; the eager gradient has one per pass.
     for _ in range(2 if arguments.eager else 1):
         jax.block_until_ready(gradient(params, plan))
         eb.wait_for_compilations()

@@ -17,7 +17,7 @@ class Thunk:
         name: Name of the kernel, if the thunk is a kernel.
         number: The thunk's number in the module.
         parts: Condition and body of a loop, branches of a conditional, or the content
-            of a command buffer; each a list of thunks.
+            of another thunk, such as a command buffer; each a list of thunks.
     """
 
     kind: str

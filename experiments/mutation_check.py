@@ -389,7 +389,7 @@ def run_tests(
 
 
 def _from_root(packages: Path, name: str) -> str:
-    """Converts the name of a test from a path in the copy to one below `ROOT`."""
+    """Converts the path in a test's name: relative to `ROOT`, not to the copy."""
     path, colons, test = name.partition("::")
     return os.path.relpath(packages.resolve() / path, ROOT) + colons + test
 

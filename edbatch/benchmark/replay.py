@@ -2,9 +2,10 @@
 
 A plan is data, so a chunk can run again without recompilation: its record is written
 into the stream again, and its loop runs one more iteration. Added chunks read the
-operands of real nodes of their type, in the minibatch's order, and write to the rows of
-those nodes. So no value changes, and reads are as scattered as in the original
-minibatch.
+operands of real nodes of their type, in the minibatch's order, so reads are as
+scattered as in the original minibatch. They write from the first output row of a real
+chunk of their type on, so arenas contain only outputs of the model's cells. An added
+chunk may overwrite the values of other nodes: only the times are meaningful.
 """
 
 from dataclasses import replace

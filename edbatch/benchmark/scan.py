@@ -2,7 +2,7 @@
 
 They ``vmap`` a program for one instance: all leaves at once; then a ``lax.scan`` over
 the inner nodes, children before their parent, with a buffer of node states that it
-reads and writes; then the classifier for all nodes at once. Instances are padded to the
+reads and writes; then all classifier nodes, again at once. Instances are padded to the
 longest one, so the scan runs as many steps as the longest instance has inner nodes,
 each as wide as the minibatch. That is its weakness.
 

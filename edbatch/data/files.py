@@ -245,7 +245,7 @@ def _check_no_copies(found: Iterable[Path]) -> None:
 
 
 def _missing(path: Path) -> DataError:
-    """Makes the error for a missing path; names the missing part and a similar name."""
+    """Makes the error for a missing path: its first missing part and a similar name."""
     missing = path
     while missing.parent != missing and not missing.parent.exists():
         missing = missing.parent

@@ -163,7 +163,7 @@ class FreshInstances:
         return FRESH
 
     def begin(self) -> Callable[[], None]:
-        """Begins a loop; returns a function to call when no more are needed."""
+        """Begins a loop; returns a callback for when no more recordings are needed."""
         if not self.workers:
             return lambda: None
         if self._processes is not None and not self._processes.alive:

@@ -45,8 +45,8 @@ class Loader:
     the next loop is the next epoch, in a new order. `epochs` yields several epochs
     without a pause between them. The order of the instances depends only on the data,
     the seed and the settings, not on the timing of threads. If a loop is left early,
-    the next one continues after the last minibatch yielded; a loop's threads end
-    with it.
+    the next one continues after the last minibatch yielded. A loop's threads end with
+    it.
 
     With ``keep=False`` an instance is read and recorded each time a minibatch contains
     it: for data sets whose recordings would not fit into memory, and for a `transform`
@@ -79,9 +79,8 @@ class Loader:
     as soon as they are made, so that a step does not wait for a transfer.
 
     With one thread the plans are also the same in every run, unless they are made by a
-    search with a time limit. With several threads, plans of new sizes may
-    be padded differently from run to run, which changes results by no more than
-    rounding.
+    search with a time limit. With several threads, plans of new sizes may be padded
+    differently from run to run, which changes results by no more than rounding.
 
     Args:
         batched: The batched function; it must know the shapes of its parameters
