@@ -11,8 +11,8 @@ several inputs, one unit per element that is copied to concatenate them. The sea
 exact: a shortest path over sets of covered entries, cheapest first, where each step
 covers the first entry that is still *open*, that is, not covered. Columns with the same
 rows are merged: of two such columns, the one covered by more bicliques can join the
-bicliques of the other at no additional cost. If the search takes too many steps, it
-gives up, and pairs of bicliques are joined as long as that saves something.
+bicliques of the other without raising the total cost. If the search takes too many
+steps, it gives up, and pairs of bicliques are joined as long as that saves something.
 
 Gain (docs/results-memory.md, "Speed"): a loop of tree-lstm has 1.00 products instead of
 5.07, a loop of bilstm-tagger-char 0.5 instead of 3.0.

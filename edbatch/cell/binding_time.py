@@ -1,4 +1,4 @@
-"""Finds when each value of a cell is known (its binding time), and splits cells there.
+"""Finds when each value of a cell is known (its binding time), and splits cells by it.
 
 A cell combines constants in the code, parameters, external inputs and results of other
 nodes. These are known at different times, and values known early are precomputed once

@@ -124,7 +124,7 @@ class _Lowering(Emitter):
         return weights
 
     def _row_order(self, inputs: Sequence[Atom]) -> list[int]:
-        """Order of the inputs that puts slices of one block next to each other."""
+        """Order of the inputs: slices of a block are adjacent, in the block's order."""
         blocks: dict[Var, int] = {}
 
         def key(row: int) -> tuple[int, int]:

@@ -16,7 +16,7 @@ class TableLookup(NamedTuple):
 
     Attributes:
         site: The site's position.
-        numbers: Which of the site's inputs holds the row indices.
+        numbers: Index of the site's input that holds the row indices.
         shape: The table's shape.
         clips: As `edbatch.cell.jaxpr.Lookup.clips`.
         per_row: The number of rows that it looks up per batch row.

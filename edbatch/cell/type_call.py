@@ -125,8 +125,8 @@ def _traced_form(
         node_type: A type of the cell.
         types: The type's table.
         parts: The parts, with ``jax.ShapeDtypeStruct`` leaves.
-        facts: Everything else that the trace depends on, apart from the structure and
-            shapes of the parts.
+        facts: Everything that the trace depends on, except the structure, shapes and
+            dtypes of the parts.
 
     Returns:
         The cell, whose parameters are the arrays of all parts in order; and its other

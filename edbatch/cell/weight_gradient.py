@@ -4,9 +4,9 @@ The backward pass records on tapes the inputs of each weight-gradient site and t
 cotangents of its outputs, with one row per batch row (`weight_gradient_sites`). A
 parameter's cotangent is one contraction over them.
 
-Tapes have as many rows as the program's bucket may need. The contraction of a product
-goes over blocks of rows and stops after the rows in use. The contraction of a table,
-whose cotangent is as large as the table, runs once, over all rows.
+Tapes have room for all rows that the program's bucket allows. The contraction of a
+product goes over blocks of rows and stops after the rows in use. The contraction of a
+table, whose cotangent is as large as the table, runs once, over all rows.
 
 The parameters here are those of the cell's run-time partition: the packed arrays.
 

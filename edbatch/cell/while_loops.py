@@ -31,8 +31,7 @@ def may_not_end(node_type: NodeType, types: TypeTable) -> bool:
 
     Returns:
         Whether the cell has a ``while_loop`` whose condition may depend on the batch
-        row.
-        Loops inside other control flow count, whatever they depend on.
+        row. Loops inside other control flow count, whatever they depend on.
     """
 
     def make() -> bool:

@@ -243,9 +243,9 @@ def _pack(group: _Group, rows: Sequence[DeferredRows]) -> Packed:
             else:
                 places.append(write.rows.ravel() + base)
                 more.append(values)
-    # The longest first, as in `_group`. Windows of one branch overlap only in padding
+    # The longest first, as in `_group`. Windows that are set overlap only in padding
     # rows. Those of one array are equally long, so the sort keeps their order, in which
-    # later windows overwrite this padding.
+    # later windows overwrite this padding. Windows that are added may overlap.
     order = sorted(range(len(windows)), key=lambda k: -len(windows[k][1]))
     first, count, padded = [], [], []
     for position, size in enumerate(group.windows):

@@ -179,7 +179,7 @@ class ProgramShape:
         return packers
 
     def members(self, type_id: int) -> MemberCell | None:
-        """Returns the cell of a family's type; None for types without a family."""
+        """Returns a family's cell, whose chunks read one member each; else None."""
         family = self.types.types[type_id].family
         if family is None:
             return None

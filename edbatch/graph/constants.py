@@ -176,8 +176,9 @@ def structure_key(treedef: jax.tree_util.PyTreeDef) -> Hashable:
 def number_marks(treedef: jax.tree_util.PyTreeDef) -> tuple[str, ...]:
     """Describes the numbers in a structure beyond what ``==`` of structures compares.
 
-    With the structure, it distinguishes 2, 2.0 and True like `structure_key`, but it is
-    shorter, faster to compute, and consists of strings, which can be pickled.
+    It serves parameters and outputs as `structure_key` serves arguments of cells: with
+    the structure, it distinguishes 2, 2.0 and True. But it is shorter, faster to
+    compute, and consists of strings, which can be pickled.
 
     Args:
         treedef: The structure of a pytree.

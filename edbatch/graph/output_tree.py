@@ -165,7 +165,7 @@ class Outputs:
         return ResultShape(self.tree, instances)
 
     def locate(self, value_row: np.ndarray) -> "ResultRows":
-        """Finds the rows of arenas and pools that hold the results.
+        """Finds the arena and pool rows of the results of a minibatch, or of a part.
 
         Args:
             value_row: Row of each value in its arena.

@@ -47,7 +47,7 @@ def _is_array(value: Any) -> bool:
 
 
 class _NoAttributeError(RecordingError, AttributeError):
-    """An attribute is missing; an `AttributeError`, too, so that `hasattr` works."""
+    """A missing attribute; `hasattr` and the default of `getattr` handle it, too."""
 
 
 @stand_in

@@ -34,7 +34,7 @@ class DeviceNotice:
         self.due = True
 
     def tell(self, plan: Any, params: Any = ()) -> None:
-        """Logs the choice on a CPU: WARNING if other devices idle, else INFO.
+        """Logs the choice on a CPU: WARNING of idle devices, INFO of several cores.
 
         Nothing is logged if the user has placed the parameters, as `jax.device_put` or
         `edbatch.choose_devices` do, or has set JAX's default device.

@@ -451,7 +451,7 @@ def _needs(
 
 
 def _least(types: TypeTable, loops: tuple[Loop, ...]) -> Needs:
-    """Minimum sizes of a program: its longest record, and a full chunk of each loop."""
+    """Minimum sizes of a program, for its longest record and a full chunk per loop."""
     least: Needs = {"stream": 0}
     for loop in loops:
         node_type = types.types[loop.type_id]

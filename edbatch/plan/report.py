@@ -130,7 +130,7 @@ def _count(
     instance_nodes, node_type, schedule_order, batch_start, order, chunk_start,
     chunk_size, chunk_width, in_place, num_operands, slot_bytes,
 ):  # fmt: skip
-    """Returns the number of recorded nodes, further counts, and the rows by type."""
+    """Counts recorded nodes; batches of these, padding, operands, bytes; type rows."""
     nodes = np.int64(0)
     for each in instance_nodes:
         nodes += each

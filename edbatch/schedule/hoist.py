@@ -155,7 +155,7 @@ def split_members(graph: DataflowGraph, schedule: Schedule) -> Schedule:
 
 
 class _KernelTypes(NamedTuple):
-    """TypePositions of types as they run: ``T`` were recorded, ``R`` run."""
+    """`TypePositions` and output counts: ``T`` types were recorded, ``R`` run."""
 
     rest: np.ndarray  # [T] int32, type that runs in place of a recorded type
     hoisted: np.ndarray  # [T] int32, type that is hoisted out of it, or NONE

@@ -207,7 +207,7 @@ class BucketStore(WithoutLock):
                 found = found or self._new(
                     loops, needs, least, target, scale, widths, kinds
                 )
-                if found in self._buckets:  # much larger, but its program exists
+                if found in self._buckets:  # much too large, but its program exists
                     return self._buckets[self._buckets.index(found)]
                 self._buckets.append(found)
             return found
@@ -237,7 +237,7 @@ class BucketStore(WithoutLock):
     def _with_instances(
         self, loops: set[Loop], needs: Needs, target: Target
     ) -> Bucket | None:
-        """A bucket that fits except for instances, with more of them; else None."""
+        """A bucket that fits except for instances, with as many as needed; or None."""
         if INSTANCES not in needs:
             return None
         others = {name: size for name, size in needs.items() if name != INSTANCES}

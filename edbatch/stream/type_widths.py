@@ -49,7 +49,9 @@ _NOMINAL = 64  # instances
 _FIRST = 8  # minimum for the first width of a type
 _CHUNK_WORK = 40_000.0  # multiply-adds that one CPU core does in 2 µs
 _MOST_BYTES = 2**26  # maximum that a chunk reads and writes; far more than caches hold
-_LARGEST = 4096  # rows; batch sizes are capped: larger ones repeat the largest width
+# Batch sizes are capped at this number of rows: larger batches use the largest width,
+# except at their end.
+_LARGEST = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,7 +243,7 @@ def choose_widths(
 
 
 def widest(node_type: NodeType, types: TypeTable) -> int:
-    """Returns the maximum width of a type's chunks, which depends on its row's bytes.
+    """Returns the maximum width of a type's chunks, given by the bytes of its rows.
 
     Args:
         node_type: The type.
