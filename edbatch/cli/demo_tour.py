@@ -17,7 +17,7 @@ from edbatch.cli.rows import as_rows, comparisons
 from edbatch.cli.task import Task
 from edbatch.compilation.settings import fine_only
 from edbatch.graph import GraphStructure
-from edbatch.graph.context import jitted_cells
+from edbatch.graph.context import jitted_apart, jitted_cells
 from edbatch.measuring import timed
 from edbatch.models import Workload, get_workload
 from edbatch.policies import Greedy, StateMachine, compare, train_policy, warm_up
@@ -122,9 +122,14 @@ class Tour:
         """The parameters of the model."""
         return self.workload.init_params(jax.random.key(self.seed), self.hidden)
 
+    @cached_property
+    def _cells(self) -> dict[Any, dict[Any, Any]]:
+        """The compiled cells of the unbatched model."""
+        return {}
+
     def compile_unbatched(self) -> None:
         """Compiles the unbatched model and its gradient."""
-        with jitted_cells(exact=True):
+        with jitted_apart(self._cells), jitted_cells(exact=True):
             self._sum_of_outputs(self.params)
             jax.grad(self._sum_of_outputs)(self.params)
 
@@ -151,7 +156,7 @@ class Tour:
             compiled = chunks[2:] or chunks  # all, if there are only a few
             batched_ms = [timed(batched, self.params, each)[1] for each in compiled]
             few = self.trees[:8]
-            with jitted_cells():
+            with jitted_apart(self._cells), jitted_cells():
                 unbatched_ms = [
                     timed(lambda: [self.workload.model(self.params, t) for t in few])[1]
                     for _ in range(3)
@@ -166,7 +171,8 @@ class Tour:
     def verify(self) -> dict[str, Any]:
         """Compares batched with unbatched results."""
         minibatch = self.trees[: self.batch_size]
-        with stage("Comparing with the model of one tree"):
+        text = "Comparing with the model of one tree"
+        with stage(text), jitted_apart(self._cells):
             outputs = eb.verify(self.batched, self.params, minibatch, gradients=False)
             # The fine program of the gradient would take ten seconds to compile.
             few = eb.verify(

@@ -71,12 +71,14 @@ def jitted_apart(jitted: dict[Any, dict[Any, Any]]) -> Iterator[None]:
     """Keeps compiled cells in a dictionary, not with the cells, in this context.
 
     A function that was compiled earlier may have read variables that have changed
-    since.
+    since. Inside another such context, the outer dictionary stays in use.
 
     Args:
         jitted: The compiled functions, by cell.
     """
-    before, context.jitted = context.jitted, jitted
+    before = context.jitted
+    if before is None:
+        context.jitted = jitted
     try:
         yield
     finally:

@@ -34,7 +34,7 @@ def test_a_second_training_is_refused_before_it_records(
     file = tmp_path / "tree.json"
     command = (*TREES[:3], *how, option, file)
     with only_writer(option, file):
-        assert_fails(rf"{option} names a file that .* now; wait until", *command)
+        assert_fails(rf"{option} must name a file that .* now; wait until", *command)
     assert not [*tmp_path.iterdir()]
 
 

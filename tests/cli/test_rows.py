@@ -58,8 +58,8 @@ def test_a_policy_that_a_heuristic_beats_is_said_to_be() -> None:
     found = comparisons(POOR, TREES)
     assert where_beaten(found, 1024) == (
         "At 1,024 instances per minibatch greedy runs fewer batches than the policy"
-        " alone: 2.50 and not 3.00, 1.000 and 1.167 times the lower bound. The guard of"
-        " eb.batch takes its schedules where they have fewer batches."
+        " alone: 2.50 instead of 3.00, or 1.000 instead of 1.167 times the lower bound."
+        " The guard of eb.batch takes its schedules where they have fewer batches."
     )
     assert where_beaten(comparisons(Greedy(), STRUCTURES), 1) is None
 

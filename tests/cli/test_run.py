@@ -176,10 +176,10 @@ def test_parameters_tell_their_sizes(name: str, hidden: int, tmp_path: Path) -> 
         ("'leaf.i.b' of float64 with values that do not fit float32, which", {
             "leaf_i_b": np.full(3, 1e300)
         }),
-        (r"has as 'vocabulary' float64\[2\] and no list of words; save the par", {
+        (r"has float64\[2\] as 'vocabulary' instead of a list of words; save", {
             "vocabulary": np.zeros(2)
         }),
-        (r"has as 'vocabulary' <U1\[1, 2\] and no list of words", {
+        (r"has <U1\[1, 2\] as 'vocabulary' instead of a list of words", {
             "vocabulary": np.array([["a", "b"]])
         }),
     ],
