@@ -71,7 +71,7 @@ def demo(
     found |= _run(tour, hidden, tell)
     tell(
         "Next: train-policy --workload tree-lstm-2type --data YOUR_TREEBANK --out"
-        " tree.json; it says if you need no policy;"
+        " tree.json, which reports if you need no policy;"
         f" or in Python: eb.batch(model, '{tour.path}')"
     )
     if json:
@@ -116,8 +116,7 @@ def _run(tour: "Tour", hidden: int, tell: Tell) -> dict[str, Any]:
     tell(
         f"   one tree at a time {speed['unbatched_per_s']:,.0f} trees/s; batched"
         f" {speed['instances_per_s']:,.0f} trees/s, {ratio:.1f} times as fast;"
-        f" {speed['compile_s']:.1f} s went into first calls: programs compiled, and"
-        " kernels of the host\n"
+        f" the first two calls took {speed['compile_s']:.1f} s, mostly to compile\n"
     )
     tell("5. Check every number, and the gradients, against the model of one tree.")
     checked = tour.verify()
