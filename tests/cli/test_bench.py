@@ -213,7 +213,10 @@ def test_policies_are_compared_by_batches_and_time(asked, monkeypatch):
         (["--policies", "depth", "--systems", "exact"], "but --systems is given, too"),
         (["--policies", "depth", "--planner"], "but --planner is given, too; leave"),
         (["--policies", ","], "--policies names no policy; give some"),
-        (["--policies", "depth,depth"], "must not repeat a name but is depth,depth"),
+        (
+            ["--policies", "depth,depth"],
+            "--policies must not repeat a name but is depth,depth",
+        ),
         (["--policies", "gredy"], "did you mean 'greedy'?"),
     ],
 )

@@ -83,7 +83,8 @@ def test_costs_are_those_of_one_hidden_size(
     found = edbatch(*command, "--costs", file)
     assert found.exit_code == 0, found.output
     assert (
-        "costs were measured with states of length 8; this model gets" in found.stderr
+        "costs were measured with states of length 8; this model gets"
+        " states of the same length" in found.stderr
     )
     same = edbatch(*command, "--costs", file, "--hidden", 8)
     assert same.stdout == found.stdout and "states of length" not in same.stderr

@@ -47,7 +47,10 @@ def test_instances_that_a_minibatch_repeats_are_said(
     capsys, size: int, said: bool
 ) -> None:
     say_if_repeated(size, 12, 4)
-    message = "There are 4 instances to draw minibatches of 5 from, so a minibatch"
+    message = (
+        "There are 4 instances to draw minibatches of 5 from, so a minibatch contains"
+        " some more than once."
+    )
     assert (message in capsys.readouterr().err) == said
 
 

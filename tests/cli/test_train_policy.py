@@ -141,13 +141,25 @@ def test_a_policy_that_cannot_be_written_is_told(assert_fails) -> None:
     ("stopped", "worse", "text"),
     [
         ("lower bound", False, "Training met the lower bound on every minibatch"),
-        ("lower bound", True, "Training found nothing as good as the greedy heuristic"),
+        (
+            "lower bound",
+            True,
+            "Training found nothing as good as the greedy heuristic, so",
+        ),
         ("trials", False, "used all trials without meeting every lower bound: 1,234"),
         ("patience", False, "Training ended as nothing better was found for a while: "),
-        ("patience", True, "Training found nothing as good as the greedy heuristic"),
-        ("trials", True, "Training found nothing as good as the greedy heuristic"),
+        (
+            "patience",
+            True,
+            "Training found nothing as good as the greedy heuristic, so",
+        ),
+        ("trials", True, "Training found nothing as good as the greedy heuristic, so"),
         ("interrupted", False, "was interrupted; this is the best policy so far: 1,2"),
-        ("interrupted", True, "was interrupted and found nothing as good as the gr"),
+        (
+            "interrupted",
+            True,
+            "was interrupted and found nothing as good as the greedy heuristic, so",
+        ),
     ],
 )
 def test_how_training_ended_is_said(policy_file, stopped, worse, text) -> None:

@@ -60,7 +60,7 @@ def test_parameters_of_no_file(tmp_path: Path) -> None:
         read_arrays(file)
     np.savez(file, vocabulary=np.ones(2))
     with pytest.raises(
-        CommandError, match=r"float64\[2\] as .* instead of a list of words"
+        CommandError, match=r"float64\[2\] as 'vocabulary' instead of a list of words"
     ):
         read_arrays(file)
     np.savez(file, vocabulary=np.array(["a", "b", "a"]))
