@@ -31,6 +31,7 @@ before.
 """
 
 import heapq
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -72,7 +73,7 @@ class TypeBatches:
     work: float
     read: float = 0.0
     more: Widths = ()
-    most: int = _MOST_BYTES
+    most: int = sys.maxsize
 
     def cost(self, widths: Widths, overhead: float) -> float:
         """Predicts the cost of running the batches.
