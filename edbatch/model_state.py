@@ -190,5 +190,5 @@ def new_state(
     Returns:
         The state.
     """
-    types = TypeTable(spec, model, options.compute_dtype, at_new=trace_at_call)
+    types = TypeTable(spec, model, options.compute_dtype, tracer=trace_at_call)
     return ModelState(types, PlanState.start(types, options), order=order)

@@ -8,14 +8,16 @@ from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, use_abstract_mesh
+from jax.tree_util import PyTreeDef
 
 from edbatch.cell.cell_graph import CellGraph, renamed, trace_cell
-from edbatch.cell.jaxpr import Var, trace
+from edbatch.cell.jaxpr import Var, dtype_of, shape_of, trace
 from edbatch.cell.module_writes import (
     WatchedModules,
     WrittenParts,
     refuse_writes,
 )
+from edbatch.graph.cell_outputs import OutputSpec
 from edbatch.graph.constants import number_marks
 from edbatch.graph.context import inside_cell
 from edbatch.graph.node_type import NodeType, input_specs
@@ -80,6 +82,14 @@ def traced_type(node_type: NodeType, types: TypeTable) -> tuple[CellGraph, Specs
         other arguments, the operands, external inputs and masks of one instance, as
         ``jax.ShapeDtypeStruct``.
     """
+    graph, specs, _ = _trace_type(node_type, types)
+    return graph, specs
+
+
+def _trace_type(
+    node_type: NodeType, types: TypeTable
+) -> tuple[CellGraph, Specs, PyTreeDef]:
+    """Returns `traced_type`, and the structure of the cell's output."""
     template = node_type.template.with_exact_constants()
     steps = [path._steps for kind, path in template.leaves if kind == "parameter"]
     own = iter(steps)
@@ -100,16 +110,16 @@ def traced_type(node_type: NodeType, types: TypeTable) -> tuple[CellGraph, Specs
         params_spec = node_type.params_spec(types.params_spec)
         parts = [part_of(params_spec, each) for each in steps]
         without_paths = (*facts, _without_paths(leaves))
-        form, specs = _traced_form(node_type, types, parts, without_paths)
+        form, specs, tree = _traced_form(node_type, types, parts, without_paths)
         with use_abstract_mesh(NO_MESH):
             variables = types.derived(
                 (_at_places, node_type.family),
                 lambda: trace(lambda _: (), params_spec)[0].inputs,
             )
         graph = _at_places(form, _places(params_spec, steps), variables)
-        made = graph, specs, node_type.function  # kept alive for its id
+        made = graph, specs, tree, node_type.function  # kept alive for its id
         found = types.traces.setdefault(key, made)
-    return found[:2]
+    return found[:3]
 
 
 def _without_paths(leaves: Sequence[tuple[str, Any]]) -> Hashable:
@@ -118,7 +128,7 @@ def _without_paths(leaves: Sequence[tuple[str, Any]]) -> Hashable:
 
 def _traced_form(
     node_type: NodeType, types: TypeTable, parts: list[Any], facts: Hashable
-) -> tuple[CellGraph, Specs]:
+) -> tuple[CellGraph, Specs, PyTreeDef]:
     """Traces a cell with the parts of the parameters that are passed to it.
 
     Args:
@@ -129,8 +139,8 @@ def _traced_form(
             dtypes of the parts.
 
     Returns:
-        The cell, whose parameters are the arrays of all parts in order; and its other
-        arguments.
+        The cell, whose parameters are the arrays of all parts in order; its other
+        arguments; and the structure of its output.
     """
     arrays, treedef = jax.tree.flatten(parts)
     shapes = tuple((each.shape, each.dtype) for each in arrays)
@@ -147,7 +157,7 @@ def _traced_form(
             ),
         )
 
-        written = WrittenParts([], [])
+        written, tree = WrittenParts([], []), None
 
         def run(parts: Any, *inputs: Any) -> tuple[Any, WatchedModules]:
             args, kwargs = template.arguments(parts, *inputs)
@@ -156,10 +166,11 @@ def _traced_form(
                 return node_type.function(*args, **kwargs), modules
 
         def function(parts: Any, *inputs: Any) -> list[Any]:
-            nonlocal written
+            nonlocal written, tree
             output, modules = run(parts, *inputs)
             written = modules.written()
-            return jax.tree.leaves(output)
+            leaves, tree = jax.tree.flatten(output)
+            return leaves
 
         specs = input_specs(
             node_type.template,
@@ -170,9 +181,9 @@ def _traced_form(
         with use_abstract_mesh(NO_MESH):
             graph, _ = trace_cell(function, parts, specs)
             refuse_writes(node_type.cell.name, run, (parts, *specs), written)
-        made = graph, specs, node_type.function  # kept alive for its id
+        made = graph, specs, tree, node_type.function  # kept alive for its id
         found = types.traces.setdefault(key, made)
-    return found[:2]
+    return found[:3]
 
 
 def _places(params_spec: Any, steps: Iterable[Any]) -> list[int]:
@@ -206,17 +217,22 @@ def _at_places(
     return replace(graph, parameters=tuple({**variable_at, **own}.values()))
 
 
-def trace_at_call(node_type: NodeType, types: TypeTable) -> None:
+def trace_at_call(node_type: NodeType, types: TypeTable) -> OutputSpec:
     """Traces the cell of a type when it is called for the first time.
 
     Values that the cell closes over may have changed once the model has run, such as
     the variable of a loop in which the cell was made.
 
     Args:
-        node_type: The type.
+        node_type: The type; its outputs need not be known.
         types: The type's table.
+
+    Returns:
+        The leaves of the cell's output, and their tree.
     """
-    traced_type(node_type, types)
+    graph, _, tree = _trace_type(node_type, types)
     if node_type.takes_rng and not node_type.needs_rng:
         with suppress(Exception):  # raised again when the model runs without a key
             traced_type(node_type.without_rng(), types)
+    leaves = [jax.ShapeDtypeStruct(shape_of(v), dtype_of(v)) for v in graph.outputs]
+    return leaves, tree

@@ -9,25 +9,25 @@ import jax
 from edbatch.errors import CellError, EdbatchError, raising_line, user_line
 from edbatch.graph.array_kinds import is_plain
 from edbatch.graph.cell_fault import describe_fault
-from edbatch.graph.node_type import CallTemplate
 from edbatch.graph.stand_in import is_about_stand_in
+
+# Leaves of a cell's output, and their tree.
+OutputSpec = tuple[list[jax.ShapeDtypeStruct], Any]
 
 
 def infer_outputs(
     name: str,
     function: Callable[..., Any],
-    template: CallTemplate,
-    params_spec: Any,
     inputs: tuple[Any, ...],
-) -> tuple[list[jax.ShapeDtypeStruct], Any]:
-    """Traces a cell on the shapes of its inputs.
+    trace: Callable[[], OutputSpec],
+) -> OutputSpec:
+    """Traces a cell on the shapes of its inputs, and checks its output.
 
     Args:
         name: The cell's name.
         function: The cell's function.
-        template: The template of the call.
-        params_spec: The structure of the model's parameters.
         inputs: Operands and external inputs, as from `input_specs`.
+        trace: Traces the function on these inputs.
 
     Returns:
         The leaves of the cell's output, and their tree.
@@ -37,16 +37,11 @@ def infer_outputs(
             random key.
     """
     try:
-        output = jax.eval_shape(
-            lambda params, *rest: template.call(function, params, *rest),
-            params_spec,
-            *inputs,
-        )
+        leaves, tree = trace()
     except Exception as error:
         if isinstance(error, EdbatchError) and not is_about_stand_in(error):
             raise
         raise CellError(_explain(name, function, inputs, error)) from error
-    leaves, tree = jax.tree.flatten(output)
     if not leaves:
         raise CellError(
             f"cell {name!r} returns no array; a cell returns a pytree with at least one"

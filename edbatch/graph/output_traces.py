@@ -4,12 +4,13 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
+import jax
 import numpy as np
 
 from edbatch.errors import CellError
 from edbatch.graph.array_kinds import ArrayKinds
 from edbatch.graph.cell import CELLS_MADE, Cell
-from edbatch.graph.cell_outputs import infer_outputs
+from edbatch.graph.cell_outputs import OutputSpec, infer_outputs
 from edbatch.graph.constants import constant_key
 from edbatch.graph.node_type import CallTemplate, input_specs
 from edbatch.graph.part_structure import PartStructures
@@ -39,7 +40,6 @@ class OutputTraces:
         self._copies: dict[Any, set[Callable[..., Any]]] = {}
         self._structures = PartStructures(params_spec)
         self._known: dict[Hashable, Output] = {}
-        self.told: set[Hashable] = set()  # forms that a table's `at_new` was called for
 
     def form_of(
         self,
@@ -59,8 +59,20 @@ class OutputTraces:
         template: CallTemplate,
         operand_kinds: tuple[int, ...],
         external_kinds: tuple[int, ...],
+        trace: Callable[[], OutputSpec] | None,
     ) -> Output:
         """Returns array kinds and structure of a call's output.
+
+        Args:
+            form: The call's `form_of`.
+            cell: The cell.
+            template: The template of the call.
+            operand_kinds: Array kind per operand slot.
+            external_kinds: Array kind per external slot.
+            trace: As for `trace`.
+
+        Returns:
+            The array kind of each output, and the pytree structure of the outputs.
 
         Raises:
             CellError: The function cannot be traced on these shapes, or too many copies
@@ -69,7 +81,8 @@ class OutputTraces:
         if form not in self._known:
             self._limit_copies(cell)
             facts = (template, operand_kinds, external_kinds)
-            self._known[form] = self.trace(cell.name, self.function_of(cell), *facts)
+            function = self.function_of(cell)
+            self._known[form] = self.trace(cell.name, function, *facts, trace)
         return self._known[form]
 
     def _without_paths(self, template: CallTemplate) -> CallTemplate:
@@ -113,16 +126,37 @@ class OutputTraces:
         template: CallTemplate,
         operand_kinds: tuple[int, ...],
         external_kinds: tuple[int, ...],
+        trace: Callable[[], OutputSpec] | None = None,
     ) -> Output:
         """Traces a function, without using the cache.
+
+        Args:
+            name: The cell's name.
+            function: The function.
+            template: The template of the call.
+            operand_kinds: Array kind per operand slot.
+            external_kinds: Array kind per external slot.
+            trace: Traces the function on these shapes and returns the leaves and the
+                tree of its output; None to trace it for its output only.
+
+        Returns:
+            As for `of`.
 
         Raises:
             CellError: It cannot be traced on these shapes.
         """
         kinds = self._kinds
         inputs = input_specs(template, operand_kinds, external_kinds, kinds.avals)
-        spec = self._params_spec
-        leaves, tree = infer_outputs(name, function, template, spec, inputs)
+
+        def trace_output() -> OutputSpec:
+            output = jax.eval_shape(
+                lambda params, *rest: template.call(function, params, *rest),
+                self._params_spec,
+                *inputs,
+            )
+            return jax.tree.flatten(output)
+
+        leaves, tree = infer_outputs(name, function, inputs, trace or trace_output)
         return tuple(kinds.number(x.shape, x.dtype) for x in leaves), tree
 
 

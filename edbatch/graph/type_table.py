@@ -4,6 +4,7 @@ import pickle
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import jax
@@ -13,6 +14,7 @@ from edbatch.errors import PickleError
 from edbatch.graph import lineage
 from edbatch.graph.array_kinds import ArrayKinds
 from edbatch.graph.cell import Cell
+from edbatch.graph.cell_outputs import OutputSpec
 from edbatch.graph.input_shapes import InputShapes
 from edbatch.graph.lineage import Lineage, Marks, Size
 from edbatch.graph.list_lengths import ListLengths
@@ -78,13 +80,14 @@ class TypeTable:
         params_spec: Any,
         model: Callable[..., Any] | None = None,
         compute_dtype: np.dtype | None = None,
-        at_new: "Callable[[NodeType, TypeTable], None] | None" = None,
+        tracer: "Callable[[NodeType, TypeTable], OutputSpec] | None" = None,
     ) -> None:
         self.params_spec = params_spec
         self.compute_dtype = compute_dtype
-        # Called under the lock with each new type that is recorded, before it is in the
-        # table; of types that differ only in parameter paths, with the first one only.
-        self._at_new = at_new
+        # Traces the cell of a new type that is recorded, under the lock, before the
+        # type is in the table and without its outputs, which it returns; of types that
+        # differ only in parameter paths, the first one only.
+        self._tracer = tracer
         self._model = _reference_to(model)
         self.model_name = "" if model is None else full_name(model)
         self.params: Any = None if params_spec is None else ParameterPath(params_spec)
@@ -369,9 +372,11 @@ class TypeTable:
             found = self._by_facts.get(call_identity(*facts))
             if found is None:
                 by.tape.check_new_type(cell.name)
-                form = self._outputs.form_of(*facts)
-                output = self._outputs.of(form, *facts)
-                found = self._add(*facts, *output, form=form)
+                form, trace = self._outputs.form_of(*facts), None
+                if self._tracer is not None:
+                    new = self._new_type(*facts, (), None)
+                    trace = partial(self._tracer, new, self)
+                found = self._add(*facts, *self._outputs.of(form, *facts, trace))
                 by.tape.note_new_type()
                 self._list_lengths.add(cell, found.key.path, template.treedef)
                 self._static_arguments.add(cell, found.key.path, template, by)
@@ -390,14 +395,32 @@ class TypeTable:
         output_kinds: tuple[int, ...],
         output_tree: Any,
         *,
-        form: Hashable = None,
         is_stored: bool = False,
     ) -> NodeType:
+        facts = (cell, template, operand_kinds, external_kinds)
+        node_type = self._new_type(*facts, output_kinds, output_tree, is_stored)
+        self._variants[replace(node_type.key, variant=0)] = node_type.key.variant + 1
+        # `types` first: after an exception between the two lines, such as Ctrl-C, no
+        # type can be found that is not in the list.
+        self.types.append(node_type)
+        self._by_facts[call_identity(*facts)] = node_type
+        return node_type
+
+    def _new_type(
+        self,
+        cell: Cell,
+        template: CallTemplate,
+        operand_kinds: tuple[int, ...],
+        external_kinds: tuple[int, ...],
+        output_kinds: tuple[int, ...],
+        output_tree: Any,
+        is_stored: bool = False,
+    ) -> NodeType:
+        """Makes the next type, without adding it."""
         key = TypeKey(cell.name, parameter_names(template.leaves), len(operand_kinds))
-        variant = self._variants.get(key, 0)
-        node_type = NodeType(
+        return NodeType(
             id=len(self.types),
-            key=replace(key, variant=variant),
+            key=replace(key, variant=self._variants.get(key, 0)),
             cell=cell,
             function=self._outputs.function_of(cell),
             template=template,
@@ -407,17 +430,6 @@ class TypeTable:
             output_tree=output_tree,
             is_stored=is_stored,
         )
-        told = self._outputs.told
-        if self._at_new is not None and form is not None and form not in told:
-            self._at_new(node_type, self)
-            told.add(form)
-        self._variants[key] = variant + 1
-        facts = (cell, template, operand_kinds, external_kinds)
-        # `types` first: after an exception between the two lines, such as Ctrl-C, no
-        # type can be found that is not in the list.
-        self.types.append(node_type)
-        self._by_facts[call_identity(*facts)] = node_type
-        return node_type
 
     def trace(self, node_type: NodeType) -> tuple[tuple[int, ...], Any]:
         """Traces a type's cell again and returns the kinds and tree of its output.

@@ -102,14 +102,14 @@ class Content:
             self._write("enum", f"{_class_name(type(value))}.{value.name}".encode())
         elif isinstance(value, np.ndarray | np.generic | jax.Array):
             self._put_array(value)
+        elif (body := as_body(value)) is not None:  # before str, which would print it
+            self.put_body(body)
         elif isinstance(value, np.dtype) or str(value) in _KEYS:
             self._put_dtype(value)
         elif (generator := generator_of(value)) is not None:
             self._write("generator", generator.encode())
         elif (groups := groups_text(value)) is not None:
             self._write("groups", groups.encode())
-        elif (body := as_body(value)) is not None:
-            self.put_body(body)
         elif is_unspecified(value):
             self._write("nothing", b"")
         else:
