@@ -152,8 +152,14 @@ class Tape(TapeColumns):
         """
         for kind, rows in self.externals.items():
             new = rows[mark.externals.get(kind, 0) :]
+            if not new:
+                continue
             aval = self.types.kinds.pool_aval(kind)
-            if new and aval.dtype.kind in "iu":
+            if aval.dtype == np.int32 and all(
+                type(each) is int and -(2**31) <= each < 2**31 for each in new
+            ):
+                continue  # the usual case, without making arrays
+            if aval.dtype.kind in "iu":
                 try:
                     stack_inputs(new, aval)
                 except OverflowError:

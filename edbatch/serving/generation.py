@@ -24,6 +24,7 @@ from edbatch.waves.wave_execution import NoRoomError
 
 _NUMBERS = 2**31  # random keys are derived from 32-bit numbers
 _TWO_PARTS = 32  # minimum number of requests to run in two parts
+_UNEVEN = 1.25  # maximum size of a part, as a multiple of half of all requests
 _MOST_IDLE_WAITS = 64  # consecutive decisions to wait
 
 
@@ -279,8 +280,14 @@ class Generation:
         return 1e3 * (time.perf_counter() - self._start_s)
 
     def _take_part(self) -> list[Request]:
-        """Takes the requests of the next wave: half of all if they run in two parts."""
+        """Takes the requests of the next wave: about half of all, in two parts.
+
+        Usually one part and a few new requests are waiting. They all join: the nodes of
+        those left out would have to be merged with later ones.
+        """
         count = -(-len(self) // self._parts)
+        if len(self._waiting) <= _UNEVEN * count:
+            count = len(self._waiting)
         own, self._waiting = self._waiting[:count], self._waiting[count:]
         return own
 

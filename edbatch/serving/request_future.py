@@ -82,6 +82,10 @@ class RequestFuture(Future[Any]):
                 self._note_cancelled()
         return True
 
+    def cancelled(self) -> bool:
+        """Whether the request was cancelled; most calls take no lock."""
+        return self._is_cancelled and super().cancelled()
+
     def claim(self) -> bool:
         """Prevents cancellation of a request that is about to end.
 

@@ -10,12 +10,13 @@ import gc
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
 from edbatch.waves.runner import WaveRunner
-from edbatch.waves.wave_report import WaveReport
 
 _KEPT = 1024  # number of latest turns
 _SLOWEST = 8  # how many of them are reported
@@ -68,6 +69,8 @@ class SlowTurn:
 
 _FIELDS = tuple(SlowTurn.__dataclass_fields__)
 _COUNTS = ("started", "nodes", "batches", "moves")
+_values = attrgetter(*_FIELDS)
+_of_waves = attrgetter("run_ms", "host_ms", "run_cpu_ms", "nodes", "batches", "moves")
 
 
 class _CollectorPauses:
@@ -104,7 +107,7 @@ class TurnClock:
         self._pauses_ms = 0.0
         self._started = 0
         self._runners: Sequence[WaveRunner] = ()
-        self._before: list[WaveReport] = []
+        self._before: list[tuple[Any, ...]] = []  # `_of_waves` of the runners
 
     def begin(self) -> None:
         """Begins a turn."""
@@ -115,19 +118,18 @@ class TurnClock:
         """Marks the end of starting requests; the rest of the turn runs waves."""
         self._started, self._runners = started, runners
         self._admitted_s = time.perf_counter()
-        self._before = [each.counts.copy() for each in runners]
+        self._before = [_of_waves(each.counts) for each in runners]
 
     def end(self) -> SlowTurn:
         """Ends a turn."""
         cpu_ms = 1e3 * (time.thread_time() - self._cpu_s)
         end_s = time.perf_counter()
-
-        def more(name: str) -> float:
-            pairs = zip(self._runners, self._before, strict=True)
-            return sum(getattr(r.counts, name) - getattr(b, name) for r, b in pairs)
-
-        total_ms, run_ms = 1e3 * (end_s - self._start_s), more("run_ms")
-        schedule_ms = more("host_ms")
+        total_ms = 1e3 * (end_s - self._start_s)
+        more = [0.0, 0.0, 0.0, 0, 0, 0]
+        for runner, before in zip(self._runners, self._before, strict=True):
+            for k, value in enumerate(_of_waves(runner.counts)):
+                more[k] += value - before[k]
+        run_ms, schedule_ms, run_cpu_ms, nodes, batches, moves = more
         waves_ms = 1e3 * (end_s - self._admitted_s)
         return SlowTurn(
             ago_s=end_s,
@@ -137,11 +139,11 @@ class TurnClock:
             run_ms=run_ms,
             resume_ms=max(0.0, waves_ms - schedule_ms - run_ms),
             collector_ms=PAUSES.total_ms - self._pauses_ms,
-            off_cpu_ms=max(0.0, total_ms - run_ms - cpu_ms + more("run_cpu_ms")),
+            off_cpu_ms=max(0.0, total_ms - run_ms - cpu_ms + run_cpu_ms),
             started=self._started,
-            nodes=int(more("nodes")),
-            batches=int(more("batches")),
-            moves=int(more("moves")),
+            nodes=int(nodes),
+            batches=int(batches),
+            moves=int(moves),
         )
 
 
@@ -157,7 +159,7 @@ class TurnLog:
     def add(self, turn: SlowTurn) -> None:
         """Adds a turn that has just ended; its `ago_s` holds the clock at its end."""
         with self._lock:
-            self._rows[self._count % _KEPT] = astuple(turn)
+            self._rows[self._count % _KEPT] = _values(turn)
             self._count += 1
 
     def slowest(self) -> tuple[SlowTurn, ...]:

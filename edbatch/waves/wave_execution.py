@@ -116,6 +116,7 @@ class WaveExecution:
         self._pools = CompiledPools(self._maker, functions.run)
         self._not_reported: set[int] = set()  # types for which no instance is held
         self._unknown = np.zeros(0, np.bool_)
+        self._knows_all = False
         self._unknown_for: WaveProgram | None = None
         self._ready: Callable[..., Any] | None = None  # a compiled program
         self._ready_for: tuple[Any, ...] = ()
@@ -254,6 +255,9 @@ class WaveExecution:
             self._unknown_for = program
             self._unknown = np.ones(count, np.bool_)
             self._unknown[: program.types] = ~program.tables.known
+            self._knows_all = not self._unknown.any()
+        if self._knows_all:
+            return frozenset()
         types = np.asarray(node_types, np.int32)
         is_unknown = self._unknown[types]
         if not is_unknown.any():

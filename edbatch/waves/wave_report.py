@@ -1,6 +1,6 @@
 """`WaveReport`: counts and times of waves."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass
@@ -39,4 +39,4 @@ class WaveReport:
 
     def copy(self) -> "WaveReport":
         """Returns the counts as they are now."""
-        return replace(self)
+        return WaveReport(**vars(self))

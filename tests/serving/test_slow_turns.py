@@ -136,3 +136,24 @@ def test_a_wave_that_has_run_has_values():
         assert generation.has_values()
         generation.fail_all(RuntimeError("the end of the test"))
         assert not generation.has_values()
+
+
+def test_few_new_requests_join_the_next_wave(monkeypatch):
+    """If there are many requests, a wave runs half of them and the new ones."""
+    from edbatch.serving import generation as module
+    from edbatch.serving.request import Request
+
+    monkeypatch.setattr(module, "_TWO_PARTS", 8)
+    params = make_params()
+    with eb.Server(eb.batch(slow), params) as server:
+        generation = server._new(
+            params, counts=server._counts, policy=None, type_limit=None, holds=False
+        )
+        sizes = []
+        for step, new in enumerate((8, 0, 0, 2)):
+            for k in range(new):
+                generation.start(Request((nothing, nothing), 10 * step + k, 0, None))
+            generation.step()
+            sizes.append([len(own) for own, _ in generation._launched])
+        generation.fail_all(RuntimeError("the end of the test"))
+    assert sizes == [[4], [4, 4], [4], [4, 6]]
