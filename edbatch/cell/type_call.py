@@ -235,4 +235,5 @@ def trace_at_call(node_type: NodeType, types: TypeTable) -> OutputSpec:
         with suppress(Exception):  # raised again when the model runs without a key
             traced_type(node_type.without_rng(), types)
     leaves = [jax.ShapeDtypeStruct(shape_of(v), dtype_of(v)) for v in graph.outputs]
-    return leaves, tree
+    # As from `jax.eval_shape`: classes of users may make another structure again.
+    return jax.tree.flatten(jax.tree.unflatten(tree, leaves))

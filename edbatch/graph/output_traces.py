@@ -69,7 +69,8 @@ class OutputTraces:
             template: The template of the call.
             operand_kinds: Array kind per operand slot.
             external_kinds: Array kind per external slot.
-            trace: As for `trace`.
+            trace: Traces the function on these shapes and returns the leaves and the
+                tree of its output; None to trace it for its output only.
 
         Returns:
             The array kind of each output, and the pytree structure of the outputs.

@@ -3,7 +3,7 @@
 `Recorder.call` runs once per node, while the user waits: it finds the node's type among
 the earlier calls, by the structure of the arguments alone, and appends a few integers
 to the tape. It is implemented in `compiled_recording`, or in `python_recording` if the
-extension was not built. Only a type's first node is analysed with ``jax.eval_shape``.
+extension was not built. Only a type's first node is analysed, and its cell traced.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -84,9 +84,9 @@ class TypeTable:
     ) -> None:
         self.params_spec = params_spec
         self.compute_dtype = compute_dtype
-        # Traces the cell of a new type that is recorded, under the lock, before the
-        # type is in the table and without its outputs, which it returns; of types that
-        # differ only in parameter paths, the first one only.
+        # Called under the lock with a new type that is recorded, before it is in the
+        # table and its outputs are set. Traces its cell and returns the outputs. Of
+        # types that differ only in parameter paths, it is called for the first only.
         self._tracer = tracer
         self._model = _reference_to(model)
         self.model_name = "" if model is None else full_name(model)

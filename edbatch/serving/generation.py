@@ -280,10 +280,11 @@ class Generation:
         return 1e3 * (time.perf_counter() - self._start_s)
 
     def _take_part(self) -> list[Request]:
-        """Takes the requests of the next wave: about half of all, in two parts.
+        """Takes the requests of the next wave: all or some of those that wait.
 
-        Usually one part and a few new requests are waiting. They all join: the nodes of
-        those left out would have to be merged with later ones.
+        Usually one of two parts and a few new requests are waiting. If the new ones
+        were left out, their nodes would have to be merged with later ones. If more than
+        `_UNEVEN` times half of all requests wait, half of all are taken.
         """
         count = -(-len(self) // self._parts)
         if len(self._waiting) <= _UNEVEN * count:

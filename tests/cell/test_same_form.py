@@ -90,7 +90,7 @@ def test_a_cell_is_traced_once_for_all_who_ask():
     batched = eb.batch(layers, params=PARAMS)
     calls.clear()
     batched.record_all(INSTANCES)
-    assert len(calls) == 2, "each form"
+    assert len(calls) == 2, "one trace of each form"
     plan = batched.plan(INSTANCES)
     slope = jax.jit(jax.grad(lambda own: batched.apply(own, plan).sum()))
     jax.block_until_ready(slope(PARAMS))
@@ -124,3 +124,31 @@ def test_what_a_form_is(first, second, is_same):
     one, two = forms(model)
     assert (one == two) == is_same
     eb.verify(eb.batch(model, params=PARAMS), PARAMS, INSTANCES)
+
+
+@jax.tree_util.register_pytree_node_class
+class Restored:
+    """A pytree node that is marked once it is rebuilt."""
+
+    def __init__(self, value, mark="new"):
+        self.value, self.mark = value, mark
+
+    def tree_flatten(self):
+        return (self.value,), self.mark
+
+    @classmethod
+    def tree_unflatten(cls, mark, values):
+        return cls(*values, "restored")
+
+
+def test_output_structures_are_those_of_eval_shape():
+    """Recordings of other processes are compared with them."""
+
+    @eb.cell
+    def restored(params, x):
+        return Restored(x * params)
+
+    batched = eb.batch(lambda params, x: restored(params, x).value, params=2.0)
+    types = batched.graph([1.0]).types
+    [found] = types.types
+    assert types.trace(found) == (found.output_kinds, found.output_tree)
