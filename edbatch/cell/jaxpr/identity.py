@@ -6,7 +6,7 @@ object that is known only by its address.
 """
 
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import jax
@@ -112,11 +112,7 @@ def type_text(atom: Any) -> str | None:
     Returns:
         The text; None if the atom is not an array, or is on a mesh.
     """
-    return _text_of(getattr(atom, "aval", atom))
-
-
-@lru_cache(2**14)
-def _text_of(aval: Any) -> str | None:
+    aval: Any = getattr(atom, "aval", atom)
     if not hasattr(aval, "str_short"):
         return None
     text = str(aval.str_short(short_dtypes=False))
