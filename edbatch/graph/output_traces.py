@@ -12,7 +12,7 @@ from edbatch.graph.array_kinds import ArrayKinds
 from edbatch.graph.cell import CELLS_MADE, Cell
 from edbatch.graph.cell_outputs import OutputSpec, infer_outputs
 from edbatch.graph.constants import constant_key
-from edbatch.graph.node_type import CallTemplate, input_specs
+from edbatch.graph.node_type import CallTemplate, NodeType, input_specs
 from edbatch.graph.part_structure import PartStructures
 
 _MOST_COPIES = 100  # of a cell's function; beyond it, a loop creates cells by mistake
@@ -55,22 +55,16 @@ class OutputTraces:
     def of(
         self,
         form: Hashable,
-        cell: Cell,
-        template: CallTemplate,
-        operand_kinds: tuple[int, ...],
-        external_kinds: tuple[int, ...],
+        node_type: NodeType,
         trace: Callable[[], OutputSpec] | None,
     ) -> Output:
-        """Returns array kinds and structure of a call's output.
+        """Returns array kinds and structure of a new type's output.
 
         Args:
-            form: The call's `form_of`.
-            cell: The cell.
-            template: The template of the call.
-            operand_kinds: Array kind per operand slot.
-            external_kinds: Array kind per external slot.
-            trace: Traces the function on these shapes and returns the leaves and the
-                tree of its output; None to trace it for its output only.
+            form: The `form_of` its call.
+            node_type: The type.
+            trace: Traces its cell and returns the leaves and the tree of the output;
+                None to trace it for its output only.
 
         Returns:
             The array kind of each output, and the pytree structure of the outputs.
@@ -80,10 +74,8 @@ class OutputTraces:
                 of the cell were created.
         """
         if form not in self._known:
-            self._limit_copies(cell)
-            facts = (template, operand_kinds, external_kinds)
-            function = self.function_of(cell)
-            self._known[form] = self.trace(cell.name, function, *facts, trace)
+            self._limit_copies(node_type.cell)
+            self._known[form] = self.trace(node_type, trace)
         return self._known[form]
 
     def _without_paths(self, template: CallTemplate) -> CallTemplate:
@@ -121,33 +113,17 @@ class OutputTraces:
             )
 
     def trace(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        template: CallTemplate,
-        operand_kinds: tuple[int, ...],
-        external_kinds: tuple[int, ...],
-        trace: Callable[[], OutputSpec] | None = None,
+        self, node_type: NodeType, trace: Callable[[], OutputSpec] | None = None
     ) -> Output:
-        """Traces a function, without using the cache.
-
-        Args:
-            name: The cell's name.
-            function: The function.
-            template: The template of the call.
-            operand_kinds: Array kind per operand slot.
-            external_kinds: Array kind per external slot.
-            trace: Traces the function on these shapes and returns the leaves and the
-                tree of its output; None to trace it for its output only.
-
-        Returns:
-            As for `of`.
+        """Traces a type's cell, without using the cache; see `of`.
 
         Raises:
             CellError: It cannot be traced on these shapes.
         """
-        kinds = self._kinds
-        inputs = input_specs(template, operand_kinds, external_kinds, kinds.avals)
+        kinds, template = self._kinds, node_type.template
+        name, function = node_type.key.cell, node_type.function
+        slots = node_type.operand_kinds, node_type.external_kinds
+        inputs = input_specs(template, *slots, kinds.avals)
 
         def trace_output() -> OutputSpec:
             output = jax.eval_shape(

@@ -223,7 +223,7 @@ class TypeTable:
         for one in stored[len(self.types) :]:
             leaves = template_for(self.params, one.template.leaves)
             template = replace(one.template, leaves=leaves)
-            self._add(*one._replace(template=template), is_stored=True)
+            self._add(self._new_type(*one._replace(template=template), is_stored=True))
         self._lineage.shared = dict(marks)
         self._size_in_pickle = self._size()
 
@@ -286,7 +286,7 @@ class TypeTable:
         with self.lock:
             found = self._by_facts.get(call_identity(*facts))
             if found is None:
-                found = self._add(*facts, *output, is_stored=True)
+                found = self._add(self._new_type(*facts, *output, is_stored=True))
             if output != (found.output_kinds, found.output_tree):
                 raise changed_cell(found)
             return found.id
@@ -372,11 +372,12 @@ class TypeTable:
             found = self._by_facts.get(call_identity(*facts))
             if found is None:
                 by.tape.check_new_type(cell.name)
-                form, trace = self._outputs.form_of(*facts), None
+                new, trace = self._new_type(*facts), None
                 if self._tracer is not None:
-                    new = self._new_type(*facts, (), None)
                     trace = partial(self._tracer, new, self)
-                found = self._add(*facts, *self._outputs.of(form, *facts, trace))
+                form = self._outputs.form_of(*facts)
+                kinds, tree = self._outputs.of(form, new, trace)
+                found = self._add(replace(new, output_kinds=kinds, output_tree=tree))
                 by.tape.note_new_type()
                 self._list_lengths.add(cell, found.key.path, template.treedef)
                 self._static_arguments.add(cell, found.key.path, template, by)
@@ -386,25 +387,17 @@ class TypeTable:
                 )
             return found
 
-    def _add(
-        self,
-        cell: Cell,
-        template: CallTemplate,
-        operand_kinds: tuple[int, ...],
-        external_kinds: tuple[int, ...],
-        output_kinds: tuple[int, ...],
-        output_tree: Any,
-        *,
-        is_stored: bool = False,
-    ) -> NodeType:
-        facts = (cell, template, operand_kinds, external_kinds)
-        node_type = self._new_type(*facts, output_kinds, output_tree, is_stored)
-        self._variants[replace(node_type.key, variant=0)] = node_type.key.variant + 1
+    def _add(self, node_type: NodeType) -> NodeType:
+        """Adds a type, and returns it with its position and variant."""
+        key = replace(node_type.key, variant=self._variants.get(node_type.key, 0))
+        found = replace(node_type, id=len(self.types), key=key)
+        self._variants[node_type.key] = key.variant + 1
         # `types` first: after an exception between the two lines, such as Ctrl-C, no
         # type can be found that is not in the list.
-        self.types.append(node_type)
-        self._by_facts[call_identity(*facts)] = node_type
-        return node_type
+        self.types.append(found)
+        facts = found.cell, found.template, found.operand_kinds, found.external_kinds
+        self._by_facts[call_identity(*facts)] = found
+        return found
 
     def _new_type(
         self,
@@ -412,15 +405,17 @@ class TypeTable:
         template: CallTemplate,
         operand_kinds: tuple[int, ...],
         external_kinds: tuple[int, ...],
-        output_kinds: tuple[int, ...],
-        output_tree: Any,
+        output_kinds: tuple[int, ...] = (),
+        output_tree: Any = None,
+        *,
         is_stored: bool = False,
     ) -> NodeType:
-        """Makes the next type, without adding it."""
-        key = TypeKey(cell.name, parameter_names(template.leaves), len(operand_kinds))
+        """Makes a type for `_add`, which sets its position and variant."""
         return NodeType(
             id=len(self.types),
-            key=replace(key, variant=self._variants.get(key, 0)),
+            key=TypeKey(
+                cell.name, parameter_names(template.leaves), len(operand_kinds)
+            ),
             cell=cell,
             function=self._outputs.function_of(cell),
             template=template,
@@ -443,13 +438,7 @@ class TypeTable:
         Raises:
             CellError: It cannot be traced on the type's shapes.
         """
-        return self._outputs.trace(
-            node_type.key.cell,
-            node_type.function,
-            node_type.template,
-            node_type.operand_kinds,
-            node_type.external_kinds,
-        )
+        return self._outputs.trace(node_type)
 
 
 def x64_enabled() -> bool:
