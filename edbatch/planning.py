@@ -18,7 +18,7 @@ from edbatch.memory_planner.layout import Layout, plan_layout
 from edbatch.memory_planner.planner import AUTO
 from edbatch.model_state import ModelState
 from edbatch.options import Options
-from edbatch.plan.cache import Key, structure_key
+from edbatch.plan.cache import Key, plan_identity
 from edbatch.plan.plan import (
     Encoded,
     Plan,
@@ -77,7 +77,7 @@ def plan(
 
     def key() -> Key:
         values = own.index_values(graph)
-        return structure_key(graph, result, options, target, pad_to, values)
+        return plan_identity(graph, result, options, target, pad_to, values)
 
     encoded, known = own.plans.get_or_make(key, make)
     found = encoded.with_externals(graph.externals)

@@ -16,7 +16,7 @@ from jax import Array
 
 from edbatch.cell.binding_time import BindingTime, binding_times
 from edbatch.cell.cell_graph import CellGraph, count_uses, trace_cell
-from edbatch.cell.jaxpr import Var, dtype_of, is_operation, shape_of, variables
+from edbatch.cell.jaxpr import Var, is_operation, num_bytes_of, variables
 from edbatch.cell.program import CellProgram, Packed
 from edbatch.cell.stacks import Stacks, stack
 from edbatch.cell.type_call import traced_type
@@ -187,7 +187,7 @@ def _table_bytes(graph: CellGraph, family: Family) -> int:
         depends = any(times[v] > BindingTime.PARAM for v in variables(indices))
         if depends:
             tables.add(table)
-    return sum(map(_num_bytes, tables))
+    return sum(map(num_bytes_of, tables))
 
 
 def _reached(graph: CellGraph, sources: Sequence[Var]) -> set[Any]:
@@ -197,7 +197,3 @@ def _reached(graph: CellGraph, sources: Sequence[Var]) -> set[Any]:
         if not found.isdisjoint(variables(node.invars)):
             found.update(node.outvars)
     return found
-
-
-def _num_bytes(var: Var) -> int:
-    return math.prod(shape_of(var)) * dtype_of(var).itemsize

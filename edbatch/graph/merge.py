@@ -69,7 +69,7 @@ def merge(graphs: Sequence[DataflowGraph]) -> DataflowGraph:
         len(types.avals),
         np.array(part_kind + [-2] * len(tree.lists), np.int64),
         *types.counts,
-        _external_slots(types),
+        types.external_kinds,
     )
     check_rows(joined.num_values, "values")
     check_rows(int(joined.pool_rows.max(initial=0)), "external inputs")
@@ -175,16 +175,3 @@ def _join_pools(
             instances = np.cumsum([0, *(each.num_instances for each in graphs[:-1])])
             externals[kind][:, 0] += np.repeat(instances.astype(np.uint32), lengths)
     return externals
-
-
-def _external_slots(types: TypeTable) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first external slot of each type, and the array kind of each slot."""
-    count = len(types)
-
-    def make() -> tuple[np.ndarray, np.ndarray]:
-        kinds = [each.external_kinds for each in types.types[:count]]
-        starts = np.cumsum([0, *map(len, kinds)])
-        flat = np.array([kind for each in kinds for kind in each], np.int64)
-        return starts.astype(np.int64), flat
-
-    return types.derived(("external slots", count), make)

@@ -49,7 +49,7 @@ class Sized(Protocol):
 Kept = TypeVar("Kept", bound=Sized)
 
 
-def structure_key(graph: DataflowGraph, *more: object) -> Key:
+def plan_identity(graph: DataflowGraph, *more: object) -> Key:
     """Returns a key that two graphs share only if their plans are the same.
 
     The key contains the arrays themselves, so hash collisions cannot mix up plans.

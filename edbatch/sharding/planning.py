@@ -14,7 +14,7 @@ from edbatch.graph.merge import at_places, merge
 from edbatch.graph.output_tree import ResultRows, ResultShape, join
 from edbatch.model_state import ModelState
 from edbatch.options import Options
-from edbatch.plan.cache import Key, structure_key
+from edbatch.plan.cache import Key, plan_identity
 from edbatch.plan.plan import Encoded, Plan, Unpadded, fit_bucket, pad
 from edbatch.plan_state import PlanState
 from edbatch.planning import ANY, as_cached, encode_graph
@@ -166,7 +166,7 @@ def plan_shards(
 
         def key() -> Key:
             keys = tuple(
-                structure_key(each, own.index_values(each)) if each else None
+                plan_identity(each, own.index_values(each)) if each else None
                 for each in graphs
             )
             return (mesh, axis, device.tobytes(), result, keys, options, pad_to)

@@ -61,14 +61,14 @@ def test_a_thread_that_was_held_up_plans_for_its_own_indices(monkeypatch):
     one, other = ([(k, each) for each in vectors] for k in ([0, 1, 2], [2, 1, 0]))
     has_looked, go_on = threading.Event(), threading.Event()
 
-    def held_up(*parts, key=planning.structure_key):
+    def held_up(*parts, key=planning.plan_identity):
         found = key(*parts)
         if threading.current_thread() is thread and not has_looked.is_set():
             has_looked.set()
             assert go_on.wait(60)
         return found
 
-    monkeypatch.setattr(planning, "structure_key", held_up)
+    monkeypatch.setattr(planning, "plan_identity", held_up)
     plans = []
     thread = threading.Thread(target=lambda: plans.append(own.plan(other)))
     thread.start()

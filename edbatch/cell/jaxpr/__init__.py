@@ -29,6 +29,7 @@ from edbatch.cell.jaxpr.equation import literal_key as literal_key
 from edbatch.cell.jaxpr.equation import literal_value as literal_value
 from edbatch.cell.jaxpr.equation import name_of as name_of
 from edbatch.cell.jaxpr.equation import new_variable as new_variable
+from edbatch.cell.jaxpr.equation import num_bytes_of as num_bytes_of
 from edbatch.cell.jaxpr.equation import rewire as rewire
 from edbatch.cell.jaxpr.equation import shape_of as shape_of
 from edbatch.cell.jaxpr.equation import size_of as size_of

@@ -76,6 +76,11 @@ def size_of(atom: Atom) -> int:
     return math.prod(shape_of(atom))
 
 
+def num_bytes_of(atom: Atom) -> int:
+    """Returns the size of an array in bytes."""
+    return size_of(atom) * int(dtype_of(atom).itemsize)
+
+
 def is_float(atom: Atom) -> bool:
     """Returns whether an array has a dtype for which derivatives exist."""
     return bool(jnp.issubdtype(dtype_of(atom), jnp.inexact))
