@@ -197,6 +197,7 @@ def lay_out_in_order(
         graph.num_values,
         layout_tables(graph),
         len(graph.types.avals),
+        False,
     )
     check_rows(max(arena_rows.tolist(), default=0), "arena rows")
     return Layout(
@@ -214,11 +215,12 @@ def lay_out_in_order(
 
 @kernel
 def _in_order(
-    order, batch_start, batch_type, cuts, nodes, num_values, tables, num_kinds
+    order, batch_start, batch_type, cuts, nodes, num_values, tables, num_kinds, tight
 ):
     """Lays out in schedule order; unused fields of the `LayoutProblem` stay empty.
 
     `cuts` and `tables` are plain tuples, which Numba accepts faster than named ones.
+    `tight` is no literal here, since Numba would compile `place_blocks` again for it.
     """
     start, size, width, batch_rows = cut_batches(batch_start, batch_type, *cuts)
     column_kind, column_leaf, slot_bytes, slot_kind = tables
@@ -243,7 +245,7 @@ def _in_order(
         num_kinds,
     )
     blocks = np.arange(len(batch_type)).astype(np.int32)
-    value_row, arena_rows = place_blocks(problem, blocks, order, False)
+    value_row, arena_rows = place_blocks(problem, blocks, order, tight)
     in_place, _ = find_in_place(problem, order, value_row, arena_rows)
     return start, size, width, value_row, arena_rows, in_place
 
