@@ -42,6 +42,10 @@ class Verification:
             gradients were not compared.
         close_choices: Number of instances for which the unbatched model takes another
             path on its own, since a value that it reads differs by rounding.
+        gradient_jumps: Number of parameters whose gradients differ by more than the
+            tolerance, but only where a change of the parameters by some rounding
+            errors changes the unbatched model's gradient as much, as at the kink of a
+            relu.
 
     Example:
         >>> import edbatch as eb
@@ -59,6 +63,7 @@ class Verification:
     max_output_error: float
     max_gradient_error: float | None
     close_choices: int = 0
+    gradient_jumps: int = 0
 
 
 def verify(
@@ -83,6 +88,12 @@ def verify(
     unbatched model then gets the values of the batched run, so that it takes the same
     path where two choices differ only by rounding; `Verification.close_choices` counts
     the instances that take another path with their own values.
+
+    A gradient jumps where an activation has a kink, as `jax.nn.relu` at zero, and a run
+    that rounds differently may be on its other side. So without a ``tolerance``, a
+    gradient may also differ by as much as the unbatched model's gradient changes if its
+    parameters change by some rounding errors; `Verification.gradient_jumps` counts the
+    parameters for which this was needed.
 
     Args:
         batched: The batched function, for one device or for several.
@@ -188,14 +199,14 @@ def _verify(
             own, reference, f"instance {k}", tolerance, roundings
         )
         worst, count = max(worst, error), count + size
-    gradient = None
+    gradient, jumps = None, 0
     if gradients and has_float(params) and has_float(expected):
         precise = None
         if dtype is not None:
             precise = _unbatched(batched.model, None, rng, values)
         given = (params, plan, model, instances, tolerance, seed, rng, precise)
-        gradient = compare_gradients(batched, *given)
-    return Verification(len(instances), count, worst, gradient, close)
+        gradient, jumps = compare_gradients(batched, *given)
+    return Verification(len(instances), count, worst, gradient, close, jumps)
 
 
 def _plan(

@@ -1,5 +1,6 @@
 """`eb.verify` finds every kind of difference."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -142,3 +143,63 @@ def test_recordings_are_no_instances():
     recordings = batched.record_all(trees)
     with pytest.raises(eb.EdbatchError, match=r"received recordings, .* pass the"):
         eb.verify(batched, make_params(), [trees[0], recordings[1]])
+
+
+class Shifted:
+    """A batched function whose parameters are a rounding error smaller.
+
+    Args:
+        name: The output whose gradient is wrong by a thousandth, or None.
+    """
+
+    def __init__(self, name=None):
+        self._batched = eb.batch(with_a_kink, sizes=SIZES)
+        self._name, self.model = name, with_a_kink
+
+    def __getattr__(self, name):
+        return getattr(self._batched, name)
+
+    def apply(self, params, plan, **options):
+        smaller = {**params, "weight": params["weight"] * np.float32(1 - 2**-23)}
+        result = self._batched.apply(smaller, plan, **options)
+        if self._name is not None:
+            own = result[self._name]
+            result[self._name] = own + 1e-3 * (own - jax.lax.stop_gradient(own))
+        return result
+
+
+@eb.cell
+def with_a_kink(params, x):
+    """Returns a relu whose argument, for 1, is one rounding error above zero."""
+    bias = np.float32(1 - 2**-24)
+    return {
+        "kink": jnp.maximum(params["weight"] * x - bias, 0),
+        "other": params["other"] * x,
+    }
+
+
+PARAMS_AT_A_KINK = {"weight": np.ones(3, "f4"), "other": np.ones(3, "f4")}
+ONE_AT_A_KINK = [np.array([1, 2, 3], "f4"), np.full(3, 2, "f4")]
+
+
+def test_a_gradient_that_jumps_within_rounding_raises_no_alarm():
+    batched = eb.batch(with_a_kink, sizes=SIZES)
+    found = eb.verify(batched, PARAMS_AT_A_KINK, ONE_AT_A_KINK)
+    assert found.gradient_jumps == 0
+    found = eb.verify(Shifted(), PARAMS_AT_A_KINK, ONE_AT_A_KINK)
+    assert found.gradient_jumps == 1
+    assert found.max_gradient_error < 1e-4
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("other", "other"), ("kink", "weight")])
+def test_an_error_where_nothing_jumps_is_found(name, wrong):
+    """Also in another element of a parameter whose gradient jumps."""
+    match = rf"gradient of params\['{wrong}'\]"
+    with pytest.raises(eb.VerificationError, match=match):
+        eb.verify(Shifted(name), PARAMS_AT_A_KINK, ONE_AT_A_KINK)
+
+
+def test_a_given_tolerance_is_all_that_a_gradient_may_differ_by():
+    match = r"gradient of params\['weight'\]"
+    with pytest.raises(eb.VerificationError, match=match):
+        eb.verify(Shifted(), PARAMS_AT_A_KINK, ONE_AT_A_KINK, tolerance=1e-4)
