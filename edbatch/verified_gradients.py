@@ -28,7 +28,7 @@ from edbatch.compilation.tiered_function import TieredFunction
 from edbatch.errors import VerificationError
 from edbatch.graph.context import jitted_cells
 from edbatch.instance_results import split_instances
-from edbatch.rounding import Rounding, coarsest_roundings
+from edbatch.rounding import Rounding, coarsest_roundings, rounding_of
 
 _DRAWS = 8  # changes of the parameters; each finds a jump in about half of the cases
 _CHANGE = 8  # rounding errors by which each parameter changes
@@ -98,7 +98,9 @@ def compare_gradients(
         second = compared(ones, model)
     except VerificationError:  # the sum may have stopped growing in the model itself
         second = compared(ones, precise_model)
-    return GradientComparison(*map(max, zip(first, second, strict=True)))
+    return GradientComparison(
+        max(first.worst, second.worst), max(first.jumps, second.jumps)
+    )
 
 
 def _batched_gradient(batched: BatchedFunction) -> Callable[..., list[Any]]:
@@ -155,7 +157,8 @@ def _compare_weighted(
         return difference(own, expected[k], where, allowed, roundings, k)
 
     names = _float_names(params)
-    worst, failed = 0.0, {}
+    worst = 0.0
+    failed: dict[int, VerificationError] = {}
     for k, each in enumerate(own):
         try:
             worst = max(worst, compare(k, each))
@@ -163,14 +166,15 @@ def _compare_weighted(
             if tolerance is not None or not _are_alike(each, expected[k]):
                 raise
             failed[k] = error
+    jumps: list[np.ndarray] = []
     if failed:
         with jitted_cells(exact=True):
             jumps = _jumps(of_one, params, len(instances))
-    for k, error in failed.items():
+    for k, first_error in failed.items():
         try:
             worst = max(worst, compare(k, _nearer(own[k], expected[k], jumps[k])))
         except VerificationError:
-            raise error from None
+            raise first_error from None
     return GradientComparison(worst, len(failed))
 
 
@@ -207,7 +211,7 @@ def _rounded(leaf: Any, random: np.random.Generator) -> Any:
     if not _is_float(leaf) or _is_half(leaf):
         return leaf
     dtype = jnp.result_type(leaf)
-    change = _CHANGE * float(jnp.finfo(dtype).eps)
+    change = _CHANGE * rounding_of(dtype).eps
     factor = 1 + change * random.uniform(-1, 1, np.shape(leaf))
     return jnp.asarray(np.asarray(leaf, np.float64) * factor, dtype)
 
