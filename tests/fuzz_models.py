@@ -114,6 +114,7 @@ class Run:
         extra: A random cell, and the kinds of its inputs.
         values: Values so far, by kind.
         reads: Names of the parameters that were read, some with a row or a layer.
+        parameters: Parameters among the values.
     """
 
     params: Any
@@ -121,6 +122,7 @@ class Run:
     extra: Any
     values: dict[Kind, list[Any]] = field(default_factory=dict)
     reads: set[tuple[str, int | None]] = field(default_factory=set)
+    parameters: list[Any] = field(default_factory=list)
     number: int = 0
 
     def keep(self, tree: Any) -> None:
@@ -140,6 +142,12 @@ class Run:
             self._make(kind, k)
         found = self.values[kind]
         return found[k % len(found)]
+
+    def computed(self, k: int) -> Any:
+        """A vector from a cell: nonlinear rules need more than parameters."""
+        value = self.pick(k)
+        of_cell = all(value is not each for each in self.parameters)
+        return value if of_cell else fuzz_cells.plain(value)
 
     def several(self, numbers: tuple[int, ...], kind: Kind = VECTOR) -> list[Any]:
         return [self.pick(k, kind) for k in numbers]
@@ -221,6 +229,11 @@ def _resize(run: Run, n: tuple[int, ...]) -> Any:
     return fuzz_cells.resize(params["project"][str(size)], run.pick(n[-1]))
 
 
+def _parameter(run: Run, n: tuple[int, ...]) -> Any:
+    run.parameters.append(run.reading("only")["only"])
+    return run.parameters[-1]
+
+
 def _scaled(run: Run, n: tuple[int, ...]) -> Any:
     return fuzz_cells.scale(run.pick(n[-1]), run.input())
 
@@ -238,7 +251,7 @@ OPERATIONS: dict[str, Callable[[Run, tuple[int, ...]], Any]] = {
         r.reading("other")["other"], r.pick(n[0]), r.pick(n[-1])
     ),
     "step": lambda r, n: fuzz_cells.step(r.reading("mix"), r.input(), r.pick(n[-1])),
-    "parameter": lambda r, n: r.reading("only")["only"],
+    "parameter": _parameter,
     "only": lambda r, n: fuzz_cells.only(r.reading("only"), r.pick(n[0])),
     "scale": _scaled,
     "bfloat16_scalar": _scaled,
@@ -267,9 +280,9 @@ OPERATIONS: dict[str, Callable[[Run, tuple[int, ...]], Any]] = {
     "scan": lambda r, n: fuzz_cells.scanned(r.reading("mix", "bias"), r.pick(n[0])),
     "cond": lambda r, n: fuzz_cells.chosen(r.reading("mix"), r.pick(n[0])),
     "while": lambda r, n: fuzz_cells.settled(r.reading("mix"), r.pick(n[0])),
-    "rule": lambda r, n: fuzz_cells.ruled(r.reading("mix"), r.pick(n[0])),
+    "rule": lambda r, n: fuzz_cells.ruled(r.reading("mix"), r.computed(n[0])),
     "rule_of_parameters": lambda r, n: fuzz_cells.ruled_parameters(
-        r.reading("only"), r.pick(n[0])
+        r.reading("only"), r.computed(n[0])
     ),
     "low": lambda r, n: fuzz_cells.low(r.reading("low"), r.pick(n[0])),
     "low16": lambda r, n: fuzz_cells.low16(r.pick(n[0])),
