@@ -8,44 +8,28 @@ this.
 
 Where an activation has a kink, such as a relu at zero, the gradient jumps. A batched
 run rounds differently, so it may be on the other side of a kink that lies within
-rounding. Such jumps are measured on the unbatched model, by changing its parameters by
-some rounding errors, and are allowed.
+rounding. Such jumps are measured on the unbatched model, see
+`edbatch.rounding_jumps`, and are allowed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from edbatch.batched_function import BatchedFunction
-from edbatch.closeness import difference
+from edbatch.closeness import Comparison, compare_arrays
 from edbatch.compilation.settings import SETTINGS
 from edbatch.compilation.signature import name_of
 from edbatch.compilation.tiered_function import TieredFunction
 from edbatch.errors import VerificationError
 from edbatch.graph.context import jitted_cells
 from edbatch.instance_results import split_instances
-from edbatch.rounding import Rounding, coarsest_roundings, rounding_of
-
-_DRAWS = 8  # changes of the parameters; each finds a jump in about half of the cases
-_CHANGE = 8  # rounding errors by which each parameter changes
-
-
-class GradientComparison(NamedTuple):
-    """The result of comparing gradients.
-
-    Attributes:
-        worst: The largest difference, divided by the gradient's largest entry if above
-            1; where a gradient jumps, the part beyond the jump.
-        jumps: Number of parameters whose gradients differ only where those of the
-            unbatched model jump within rounding.
-    """
-
-    worst: float
-    jumps: int = 0
+from edbatch.rounding import Rounding, coarsest_roundings
+from edbatch.rounding_jumps import jumps_within_rounding
 
 
 def compare_gradients(
@@ -58,7 +42,7 @@ def compare_gradients(
     seed: int,
     rng: Any,
     precise_model: Callable[[Any, Any, int], Any] | None = None,
-) -> GradientComparison:
+) -> Comparison:
     """Compares gradients with respect to every floating parameter.
 
     Args:
@@ -82,9 +66,7 @@ def compare_gradients(
     result = batched.apply(params, plan, rng=rng)
     gradient_of = _batched_gradient(batched)
 
-    def compared(
-        weights: Any, reference: Callable[[Any, Any, int], Any]
-    ) -> GradientComparison:
+    def compared(weights: Any, reference: Callable[[Any, Any, int], Any]) -> Comparison:
         own = gradient_of(params, plan, rng, weights)
         return _compare_weighted(own, reference, params, instances, weights, tolerance)
 
@@ -98,9 +80,7 @@ def compare_gradients(
         second = compared(ones, model)
     except VerificationError:  # the sum may have stopped growing in the model itself
         second = compared(ones, precise_model)
-    return GradientComparison(
-        max(first.worst, second.worst), max(first.jumps, second.jumps)
-    )
+    return Comparison(max(first.worst, second.worst), max(first.jumps, second.jumps))
 
 
 def _batched_gradient(batched: BatchedFunction) -> Callable[..., list[Any]]:
@@ -130,7 +110,7 @@ def _compare_weighted(
     instances: Sequence[Any],
     weights: Any,
     tolerance: float | None,
-) -> GradientComparison:
+) -> Comparison:
     """Compares a minibatch's gradient with the model's, for given output weights."""
     shares = split_instances(weights, len(instances))
 
@@ -150,82 +130,14 @@ def _compare_weighted(
 
     with jitted_cells(exact=True):
         expected = _sums(of_one(params, k) for k in range(len(instances)))
+    names = [f"gradient of params{name}" for name in _float_names(params)]
+
+    @cache
+    def jumps() -> list[np.ndarray]:
+        return jumps_within_rounding(of_one, params, range(len(instances)))
+
     allowed = None if tolerance is None else 10 * tolerance
-
-    def compare(k: int, own: Any) -> float:
-        where = f"gradient of params{names[k]}"
-        return difference(own, expected[k], where, allowed, roundings, k)
-
-    names = _float_names(params)
-    worst = 0.0
-    failed: dict[int, VerificationError] = {}
-    for k, each in enumerate(own):
-        try:
-            worst = max(worst, compare(k, each))
-        except VerificationError as error:
-            if tolerance is not None or not _are_alike(each, expected[k]):
-                raise
-            failed[k] = error
-    jumps: list[np.ndarray] = []
-    if failed:
-        with jitted_cells(exact=True):
-            jumps = _jumps(of_one, params, len(instances))
-    for k, first_error in failed.items():
-        try:
-            worst = max(worst, compare(k, _nearer(own[k], expected[k], jumps[k])))
-        except VerificationError:
-            raise first_error from None
-    return GradientComparison(worst, len(failed))
-
-
-def _jumps(
-    of_one: Callable[[Any, int], list[Any]], params: Any, num_instances: int
-) -> list[np.ndarray]:
-    """Measures by how much each entry of the model's gradient varies within rounding.
-
-    Args:
-        of_one: Returns the gradient of an instance for some parameters.
-        params: The parameters.
-        num_instances: Number of instances.
-
-    Returns:
-        An array for each floating parameter, of its shape: the largest change of any
-        draw, summed over the instances.
-    """
-    random = np.random.default_rng(0)
-    draws = [jax.tree.map(lambda p: _rounded(p, random), params) for _ in range(_DRAWS)]
-    total: list[np.ndarray] = []
-    for k in range(num_instances):
-        here = of_one(params, k)
-        largest = [np.zeros(np.shape(each)) for each in here]
-        for draw in draws:
-            for one, a, b in zip(largest, of_one(draw, k), here, strict=True):
-                gap = np.asarray(a, np.float64) - np.asarray(b, np.float64)
-                np.maximum(one, np.abs(gap), out=one)
-        total = largest if not total else list(map(np.add, total, largest))
-    return total
-
-
-def _rounded(leaf: Any, random: np.random.Generator) -> Any:
-    """Changes a parameter by some rounding errors; one of half precision stays."""
-    if not _is_float(leaf) or _is_half(leaf):
-        return leaf
-    dtype = jnp.result_type(leaf)
-    change = _CHANGE * rounding_of(dtype).eps
-    factor = 1 + change * random.uniform(-1, 1, np.shape(leaf))
-    return jnp.asarray(np.asarray(leaf, np.float64) * factor, dtype)
-
-
-def _nearer(own: Any, expected: np.ndarray, jump: np.ndarray) -> np.ndarray:
-    """Moves a gradient towards the expected one, by up to twice the jump."""
-    gap = np.asarray(own, np.float64) - expected
-    rest = np.sign(gap) * np.maximum(np.abs(gap) - 2 * jump, 0)
-    return np.asarray(expected + rest, expected.dtype)
-
-
-def _are_alike(own: Any, expected: np.ndarray) -> bool:
-    """Whether two arrays have the same shape and dtype."""
-    return bool(own.shape == expected.shape and own.dtype == expected.dtype)
+    return compare_arrays(own, expected, names, allowed, roundings, jumps)
 
 
 def has_float(tree: Any) -> bool:

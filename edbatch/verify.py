@@ -12,7 +12,7 @@ import numpy as np
 from edbatch.arguments import check_flag, check_number, check_word
 from edbatch.batched import Batched
 from edbatch.batched_function import BatchedFunction
-from edbatch.closeness import Roundings, compare_outputs, difference
+from edbatch.closeness import Comparison, compare_outputs, difference
 from edbatch.compilation.settings import use_tiers
 from edbatch.errors import EdbatchError, VerificationError, shown
 from edbatch.graph.compute_dtype import cast_returned_parameters, computing_in
@@ -24,6 +24,7 @@ from edbatch.graph.recorder import AsksForValueError
 from edbatch.instance_results import split_instances
 from edbatch.recording import minibatch_of
 from edbatch.rounding import Rounding, coarsest_roundings, rounding_of
+from edbatch.rounding_jumps import jumps_within_rounding
 from edbatch.verified_gradients import compare_gradients, has_float
 
 Values = list[list[list[np.ndarray]]]  # per instance, per read, the arrays it read
@@ -42,10 +43,11 @@ class Verification:
             gradients were not compared.
         close_choices: Number of instances for which the unbatched model takes another
             path on its own, since a value that it reads differs by rounding.
-        gradient_jumps: Number of parameters whose gradients differ by more than the
+        output_jumps: Number of output arrays of instances that differ by more than the
             tolerance, but only where a change of the parameters by some rounding
-            errors changes the unbatched model's gradient as much, as at the kink of a
-            relu.
+            errors changes the unbatched model's output as much, as at a threshold.
+        gradient_jumps: Number of parameters whose gradients differ so, as at the kink
+            of a relu.
 
     Example:
         >>> import edbatch as eb
@@ -63,6 +65,7 @@ class Verification:
     max_output_error: float
     max_gradient_error: float | None
     close_choices: int = 0
+    output_jumps: int = 0
     gradient_jumps: int = 0
 
 
@@ -89,11 +92,12 @@ def verify(
     path where two choices differ only by rounding; `Verification.close_choices` counts
     the instances that take another path with their own values.
 
-    A gradient jumps where an activation has a kink, as `jax.nn.relu` at zero, and a run
-    that rounds differently may be on its other side. So without a ``tolerance``, a
-    gradient may also differ by as much as the unbatched model's gradient changes if its
-    parameters change by some rounding errors; `Verification.gradient_jumps` counts the
-    parameters for which this was needed.
+    A gradient jumps where an activation has a kink, as `jax.nn.relu` at zero, an output
+    where a cell compares, rounds or takes a maximum's position. A run that rounds
+    differently may be on the other side. So without a ``tolerance``, a number may also
+    differ by as much as the unbatched model's changes if its parameters change by some
+    rounding errors; `Verification.output_jumps` and `Verification.gradient_jumps` count
+    the arrays for which this was needed.
 
     Args:
         batched: The batched function, for one device or for several.
@@ -192,13 +196,13 @@ def _verify(
             alone = [free(params, each, k) for k, each in enumerate(instances)]
             close = sum(map(_is_other_path, alone, expected))
     found = split_instances(results, len(instances))
-    worst, count = 0.0, 0
-    for k, (own, reference) in enumerate(zip(found, expected, strict=True)):
-        roundings = _output_roundings(model, params, instances[k], k)
-        error, size = compare_outputs(
-            own, reference, f"instance {k}", tolerance, roundings
-        )
-        worst, count = max(worst, error), count + size
+    outputs = [
+        _compare_outputs(model, params, instances[k], k, own, reference, tolerance)
+        for k, (own, reference) in enumerate(zip(found, expected, strict=True))
+    ]
+    count = sum(np.size(leaf) for leaf in jax.tree.leaves(expected))
+    worst = max((each.worst for each in outputs), default=0.0)
+    output_jumps = sum(each.jumps for each in outputs)
     gradient, jumps = None, 0
     if gradients and has_float(params) and has_float(expected):
         precise = None
@@ -206,7 +210,34 @@ def _verify(
             precise = _unbatched(batched.model, None, rng, values)
         given = (params, plan, model, instances, tolerance, seed, rng, precise)
         gradient, jumps = compare_gradients(batched, *given)
-    return Verification(len(instances), count, worst, gradient, close, jumps)
+    found_jumps = (output_jumps, jumps)
+    return Verification(len(instances), count, worst, gradient, close, *found_jumps)
+
+
+def _compare_outputs(
+    model: Callable[..., Any],
+    params: Any,
+    instance: Any,
+    place: int,
+    own: Any,
+    expected: Any,
+    tolerance: float | None,
+) -> Comparison:
+    """Compares the outputs of an instance."""
+
+    @cache
+    def roundings() -> list[Rounding]:
+        with jitted_cells(exact=True):
+            return coarsest_roundings(lambda own: model(own, instance, place), params)
+
+    @cache
+    def jumps() -> list[np.ndarray]:
+        return jumps_within_rounding(
+            lambda own, k: jax.tree.leaves(model(own, instance, k)), params, [place]
+        )
+
+    where = f"instance {place}"
+    return compare_outputs(own, expected, where, tolerance, roundings, jumps)
 
 
 def _plan(
@@ -300,16 +331,6 @@ def _is_other_path(own: Any, expected: Any) -> bool:
     except (VerificationError, IndexError):
         return True
     return False
-
-
-def _output_roundings(
-    model: Callable[..., Any], params: Any, instance: Any, place: int
-) -> Roundings:
-    def find() -> list[Rounding]:
-        with jitted_cells(exact=True):
-            return coarsest_roundings(lambda own: model(own, instance, place), params)
-
-    return cache(find)
 
 
 def _unbatched(

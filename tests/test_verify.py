@@ -149,12 +149,13 @@ class Shifted:
     """A batched function whose parameters are a rounding error smaller.
 
     Args:
-        name: The output whose gradient is wrong by a thousandth, or None.
+        model: The model.
+        change: Changes the result, or None.
     """
 
-    def __init__(self, name=None):
-        self._batched = eb.batch(with_a_kink, sizes=SIZES)
-        self._name, self.model = name, with_a_kink
+    def __init__(self, model, change=None):
+        self._batched = eb.batch(model, sizes=SIZES)
+        self._change, self.model = change, model
 
     def __getattr__(self, name):
         return getattr(self._batched, name)
@@ -162,10 +163,7 @@ class Shifted:
     def apply(self, params, plan, **options):
         smaller = {**params, "weight": params["weight"] * np.float32(1 - 2**-23)}
         result = self._batched.apply(smaller, plan, **options)
-        if self._name is not None:
-            own = result[self._name]
-            result[self._name] = own + 1e-3 * (own - jax.lax.stop_gradient(own))
-        return result
+        return result if self._change is None else self._change(result)
 
 
 @eb.cell
@@ -178,6 +176,18 @@ def with_a_kink(params, x):
     }
 
 
+@eb.cell
+def with_thresholds(params, x):
+    """Returns outputs that jump where the product, for 1, is just above a bias."""
+    product, bias = params["weight"] * x, np.float32(1 - 2**-24)
+    return {
+        "above": product > bias,
+        "gated": jnp.where(product > bias, product, 0),
+        "label": jnp.argmax(jnp.stack([product[0], bias])),
+        "product": product,
+    }
+
+
 PARAMS_AT_A_KINK = {"weight": np.ones(3, "f4"), "other": np.ones(3, "f4")}
 ONE_AT_A_KINK = [np.array([1, 2, 3], "f4"), np.full(3, 2, "f4")]
 
@@ -186,20 +196,49 @@ def test_a_gradient_that_jumps_within_rounding_raises_no_alarm():
     batched = eb.batch(with_a_kink, sizes=SIZES)
     found = eb.verify(batched, PARAMS_AT_A_KINK, ONE_AT_A_KINK)
     assert found.gradient_jumps == 0
-    found = eb.verify(Shifted(), PARAMS_AT_A_KINK, ONE_AT_A_KINK)
-    assert found.gradient_jumps == 1
+    found = eb.verify(Shifted(with_a_kink), PARAMS_AT_A_KINK, ONE_AT_A_KINK)
+    assert (found.output_jumps, found.gradient_jumps) == (0, 1)
     assert found.max_gradient_error < 1e-4
 
 
 @pytest.mark.parametrize(("name", "wrong"), [("other", "other"), ("kink", "weight")])
-def test_an_error_where_nothing_jumps_is_found(name, wrong):
+def test_an_error_where_no_gradient_jumps_is_found(name, wrong):
     """Also in another element of a parameter whose gradient jumps."""
+
+    def change(result):
+        own = result[name]
+        return {**result, name: own + 1e-3 * (own - jax.lax.stop_gradient(own))}
+
     match = rf"gradient of params\['{wrong}'\]"
     with pytest.raises(eb.VerificationError, match=match):
-        eb.verify(Shifted(name), PARAMS_AT_A_KINK, ONE_AT_A_KINK)
+        eb.verify(Shifted(with_a_kink, change), PARAMS_AT_A_KINK, ONE_AT_A_KINK)
 
 
-def test_a_given_tolerance_is_all_that_a_gradient_may_differ_by():
-    match = r"gradient of params\['weight'\]"
+def test_outputs_that_jump_within_rounding_raise_no_alarm():
+    batched = eb.batch(with_thresholds, sizes=SIZES)
+    found = eb.verify(batched, PARAMS_AT_A_KINK, ONE_AT_A_KINK)
+    assert found.output_jumps == 0
+    found = eb.verify(Shifted(with_thresholds), PARAMS_AT_A_KINK, ONE_AT_A_KINK)
+    assert found.output_jumps == 3
+    assert found.max_output_error < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("above", lambda own: own.at[0, 1].set(False)),
+        ("gated", lambda own: own.at[0, 1].add(1e-3)),
+        ("product", lambda own: own + 1e-3),
+    ],
+)
+def test_an_error_where_no_output_jumps_is_found(name, change):
+    wrong = Shifted(with_thresholds, lambda r: {**r, name: change(r[name])})
+    with pytest.raises(eb.VerificationError, match=rf"instance 0, output\['{name}'\]"):
+        eb.verify(wrong, PARAMS_AT_A_KINK, ONE_AT_A_KINK)
+
+
+@pytest.mark.parametrize("model", [with_a_kink, with_thresholds])
+def test_a_given_tolerance_is_all_that_a_number_may_differ_by(model):
+    match = r"gradient of params\['weight'\]|output\['above'\]"
     with pytest.raises(eb.VerificationError, match=match):
-        eb.verify(Shifted(), PARAMS_AT_A_KINK, ONE_AT_A_KINK, tolerance=1e-4)
+        eb.verify(Shifted(model), PARAMS_AT_A_KINK, ONE_AT_A_KINK, tolerance=1e-4)
