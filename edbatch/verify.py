@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -12,7 +12,7 @@ import numpy as np
 from edbatch.arguments import check_flag, check_number, check_word
 from edbatch.batched import Batched
 from edbatch.batched_function import BatchedFunction
-from edbatch.closeness import Comparison, compare_outputs, difference
+from edbatch.closeness import Comparison, compare_arrays, compare_outputs
 from edbatch.compilation.settings import use_tiers
 from edbatch.errors import EdbatchError, VerificationError, shown
 from edbatch.graph.compute_dtype import cast_returned_parameters, computing_in
@@ -43,9 +43,10 @@ class Verification:
             gradients were not compared.
         close_choices: Number of instances for which the unbatched model takes another
             path on its own, since a value that it reads differs by rounding.
-        output_jumps: Number of output arrays of instances that differ by more than the
-            tolerance, but only where a change of the parameters by some rounding
-            errors changes the unbatched model's output as much, as at a threshold.
+        output_jumps: Number of arrays, outputs of instances or values that they ask
+            for, that differ by more than the tolerance, but only where a change of the
+            parameters by some rounding errors changes the unbatched model's array as
+            much, as at a threshold.
         gradient_jumps: Number of parameters whose gradients differ so, as at the kink
             of a relu.
 
@@ -185,14 +186,19 @@ def _verify(
     plan, values, results = run
     dtype = batched.types.compute_dtype
     model = _unbatched(batched.model, dtype, rng, values)
+    jumped = 0
     with jitted_cells(exact=True):
         if values is not None:
-            own = (params, instances, values, tolerance, dtype, rng)
-            _compare_values(batched.model, *own)
+            free = _unbatched(batched.model, dtype, rng)
+
+            def run_on(params: Any, place: int, source: _KeptValues) -> None:
+                with given_values(source):
+                    free(params, instances[place], place)
+
+            jumped = _compare_values(run_on, params, values, tolerance, dtype)
         expected = [model(params, each, k) for k, each in enumerate(instances)]
         close = 0
         if values is not None:
-            free = _unbatched(batched.model, dtype, rng)
             alone = [free(params, each, k) for k, each in enumerate(instances)]
             close = sum(map(_is_other_path, alone, expected))
     found = split_instances(results, len(instances))
@@ -202,7 +208,7 @@ def _verify(
     ]
     count = sum(np.size(leaf) for leaf in jax.tree.leaves(expected))
     worst = max((each.worst for each in outputs), default=0.0)
-    output_jumps = sum(each.jumps for each in outputs)
+    output_jumps = jumped + sum(each.jumps for each in outputs)
     gradient, jumps = None, 0
     if gradients and has_float(params) and has_float(expected):
         precise = None
@@ -269,58 +275,62 @@ class _GivenValues:
                 " although it got the same values; it depends on something else, such"
                 " as its own random numbers"
             )
-        self.check(leaves, given)
+        self.keep(leaves, given)
         return jax.tree.unflatten(treedef, given)
 
-    def check(self, leaves: list[Any], given: list[np.ndarray]) -> None:
-        """Compares the model's own values with the given ones."""
+    def keep(self, leaves: list[Any], given: list[np.ndarray]) -> None:
+        """Receives the model's own values, and those of the batched run."""
 
 
-class _ComparedValues(_GivenValues):
-    """Like `_GivenValues`; raises if they differ from the model's own values."""
+class _KeptValues(_GivenValues):
+    """Like `_GivenValues`; also keeps the model's own values, next to those."""
 
-    def __init__(
-        self,
-        values: list[list[np.ndarray]],
-        place: int,
-        tolerance: float | None,
-        cast: Callable[[Any], Any],
-    ) -> None:
+    def __init__(self, values: list[list[np.ndarray]]) -> None:
         super().__init__(values)
-        self._place, self._tolerance, self._asked = place, tolerance, 0
-        self._cast = cast
+        self.pairs: list[tuple[list[np.ndarray], list[Any]]] = []
 
-    def check(self, leaves: list[Any], given: list[np.ndarray]) -> None:
-        name = f"instance {self._place}, value {self._asked} that it asks for"
-        leaves = self._cast(leaves)
-        self._asked += 1
+    def keep(self, leaves: list[Any], given: list[np.ndarray]) -> None:
+        self.pairs.append((given, leaves))
 
-        def roundings() -> list[Rounding]:
-            return [rounding_of(np.asarray(each).dtype) for each in leaves]
 
-        for k, (own, other) in enumerate(zip(given, leaves, strict=True)):
-            # A Python number that was read has NumPy's default dtype, not JAX's.
-            own = own.astype(input_dtype(own))
-            difference(own, other, name, self._tolerance, roundings, k)
+_Run = Callable[[Any, int, _KeptValues], None]  # the model, for params and an instance
 
 
 def _compare_values(
-    model: Callable[[Any, Any], Any],
-    params: Any,
-    instances: Sequence[Any],
-    values: Values,
-    tolerance: float | None,
-    dtype: Any,
-    rng: Any,
-) -> None:
-    def cast(leaves: list[Any]) -> Any:
-        if dtype is None:
-            return leaves
-        return cast_returned_parameters(leaves, params, dtype)
+    run: _Run, params: Any, values: Values, tolerance: float | None, dtype: Any
+) -> int:
+    """Compares the values that instances ask for; returns how many arrays jump."""
+    jumped = 0
+    for place, given in enumerate(values):
+        kept = _KeptValues(given)
+        try:
+            run(params, place, kept)
+        finally:  # a wrong value may be the reason for an error in the model
+            for asked, (found, expected) in enumerate(kept.pairs):
+                if dtype is not None:
+                    expected = cast_returned_parameters(expected, params, dtype)
+                # A Python number that was read has NumPy's default dtype, not JAX's.
+                own = [each.astype(input_dtype(each)) for each in found]
+                names = [f"instance {place}, value {asked} that it asks for"] * len(own)
+                roundings = partial(_own_roundings, expected)
+                read = partial(_read_again, run, given, asked)
+                jumps = partial(jumps_within_rounding, read, params, [place])
+                compared = (own, expected, names, tolerance, roundings, jumps)
+                jumped += compare_arrays(*compared).jumps
+    return jumped
 
-    for k, instance in enumerate(instances):
-        with given_values(_ComparedValues(values[k], k, tolerance, cast)):
-            _unbatched(model, dtype, rng)(params, instance, k)
+
+def _own_roundings(arrays: list[Any]) -> list[Rounding]:
+    return [rounding_of(np.asarray(each).dtype) for each in arrays]
+
+
+def _read_again(
+    run: _Run, given: list[list[np.ndarray]], asked: int, params: Any, place: int
+) -> list[Any]:
+    """Returns the model's own value for other parameters."""
+    kept = _KeptValues(given)
+    run(params, place, kept)
+    return kept.pairs[asked][1]
 
 
 def _is_other_path(own: Any, expected: Any) -> bool:

@@ -1,5 +1,6 @@
 """Tests `eb.verify` on models that ask for values."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from asking_models import (
@@ -58,3 +59,33 @@ def test_close_choices_are_counted_and_followed(monkeypatch):
     monkeypatch.setattr(InstanceRun, "_ask", rounded)
     found = eb.verify(eb.batch(model), params, [0, 1, 2, 3])
     assert found.close_choices == 1
+
+
+@eb.cell
+def is_less(params, x):
+    """Jumps where the product, for 1, is just above the bias."""
+    return jnp.argmax(jnp.stack([params["weight"] * x, jnp.float32(1 - 2**-24)]))
+
+
+@eb.cell
+def scale(params, x, factor):
+    return params["weight"] * x * factor
+
+
+def scaled(params, x):
+    return scale(params, x, 1.0 + float(eb.value(is_less(params, x))))
+
+
+def test_values_may_differ_where_they_jump_within_rounding(monkeypatch):
+    ask = InstanceRun._ask
+
+    def one(self, handles):
+        return [np.ones_like(each) for each in ask(self, handles)]
+
+    monkeypatch.setattr(InstanceRun, "_ask", one)
+    batched, params = eb.batch(scaled), {"weight": np.float32(1)}
+    found = eb.verify(batched, params, [np.float32(1), np.float32(0.5)])
+    assert (found.output_jumps, found.close_choices) == (1, 1)
+    match = "instance 1, value 0 that it asks for"
+    with pytest.raises(eb.VerificationError, match=match):
+        eb.verify(batched, params, [np.float32(1), np.float32(2)])
