@@ -65,6 +65,14 @@ def stage(message: str) -> Iterator[None]:
         yield
 
 
+class _Bar(Progress):
+    """A progress bar whose last line is written whole, even if Ctrl-C is pressed."""
+
+    def stop(self) -> None:
+        with deferred_interrupt(short=True):
+            super().stop()
+
+
 def progress_bar(*columns: str) -> Progress:
     """Makes a progress bar on stderr.
 
@@ -74,7 +82,7 @@ def progress_bar(*columns: str) -> Progress:
     Returns:
         The progress bar.
     """
-    return Progress(
+    return _Bar(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),

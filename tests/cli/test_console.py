@@ -1,8 +1,11 @@
-"""Output tables in terminals of any width."""
+"""Output tables in terminals of any width, and progress bars that are interrupted."""
+
+import io
+import signal
 
 import pytest
 
-from edbatch.cli.console import print_fields, print_out, print_table, say
+from edbatch.cli.console import print_fields, print_out, print_table, say, tracked
 
 HEADS = ("policy", "lower bound", "µs/node")
 ROWS = [("agenda-remaining", 1234.5, 0.1234), ("greedy", 2.0, 0.5)]
@@ -107,3 +110,21 @@ def test_long_names_break_only_where_there_is_no_room(capsys, monkeypatch):
     text = capsys.readouterr().out
     assert "attend@attention/17" in text
     assert max(map(len, text.splitlines())) <= 60
+
+
+class Pressed(io.StringIO):
+    """A stream whose writer presses Ctrl-C at the end of a progress bar's text."""
+
+    def write(self, text):
+        count = super().write(text)
+        if "2/2" in text:
+            signal.raise_signal(signal.SIGINT)
+        return count
+
+
+def test_ctrl_c_leaves_the_line_of_a_progress_bar_whole(monkeypatch):
+    stream = Pressed()
+    monkeypatch.setattr("sys.stderr", stream)
+    with pytest.raises(KeyboardInterrupt):
+        list(tracked([1, 2], "Recording"))
+    assert stream.getvalue().endswith("\n")
